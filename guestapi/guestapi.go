@@ -1,0 +1,188 @@
+// Package guestapi is what both ends of the guest protocol share: the wire
+// types, the attach frames and the client. docs/protocol.md is its prose.
+//
+// The protocol is HTTP/2 cleartext over any byte stream. Unknown JSON fields
+// are ignored by both ends, and whatever is new is a named feature that a
+// client asks for before it uses it.
+package guestapi
+
+import (
+	"encoding/json"
+	"time"
+
+	"berth"
+)
+
+// Features that a guest may have.
+const (
+	FeatureSessions = "sessions"  // create, list, attach, log, screen, input, resize, signal, kill, delete
+	FeatureEvents   = "events"    // GET /v1/events
+	FeatureHooks    = "hooks"     // relay socket with hook lines
+	FeatureSSHAgent = "ssh-agent" // SSH_AUTH_SOCK relay to a viewer's agent
+	FeatureRetire   = "retire"    // POST /v1/retire: deposit all screens and exit
+)
+
+// Bounds that both ends enforce.
+const (
+	MaxRequest  = 4 << 20 // bytes of a JSON request: argv and environment together
+	MaxHookLine = 1 << 20 // bytes of one line on a relay socket
+	MaxLogChunk = 1 << 20 // bytes of one answer of GET log
+	MaxInput    = 1 << 20 // bytes of one POST input
+)
+
+// Info answers GET /v1/info: who the guest is and what it can do.
+type Info struct {
+	Version    string         `json:"version"`
+	Build      string         `json:"build"`
+	Protocol   int            `json:"protocol"`
+	Features   []string       `json:"features"`
+	Identity   berth.Identity `json:"identity"`
+	BootID     string         `json:"boot_id"`
+	UptimeMS   int64          `json:"uptime_ms"` // of the host
+	Now        time.Time      `json:"now"`
+	Unreadable []Unreadable   `json:"unreadable"` // session directories that cannot be read; never nil
+}
+
+// Unreadable is a session whose files are damaged. It is shown, not hidden, and
+// does not stop the others.
+type Unreadable struct {
+	ID     string `json:"id"`
+	Detail string `json:"detail"` // names the file
+}
+
+// CreateSession is the body of POST /v1/sessions. The caller chose the ID and
+// the whole environment; asking again with the same ID answers the session that
+// is there and starts nothing.
+type CreateSession struct {
+	ID         string           `json:"id"`
+	Name       string           `json:"name"`
+	Argv       []string         `json:"argv"`
+	Cwd        string           `json:"cwd"`
+	Env        []string         `json:"env"`       // NAME=VALUE; the guest adds BERTH_SESSION, BERTH_SOCKET, SSH_AUTH_SOCK
+	EnvNames   []string         `json:"env_names"` // names to show in the record
+	Withheld   []string         `json:"withheld"`
+	Size       berth.Size       `json:"size"`
+	SizePolicy berth.SizePolicy `json:"size_policy"`
+	LogBytes   int64            `json:"log_bytes"`  // 0 = no log on disk
+	RingBytes  int64            `json:"ring_bytes"` // memory ring of the holder
+	Parent     string           `json:"parent,omitempty"`
+	CreatedAt  time.Time        `json:"created_at"`
+}
+
+// Session is a session as its guest sees it. Host and Revision of the embedded
+// record are left zero: they are the daemon's to fill.
+type Session struct {
+	berth.Session
+	// Hook is the last valid hook line; nil = none came yet.
+	Hook *HookLine `json:"hook,omitempty"`
+	// HooksDropped counts lines that were too long, malformed or for another session.
+	HooksDropped int64 `json:"hooks_dropped,omitempty"`
+	// ScreenAt is the offset up to which the screen model has read. It lags
+	// Offsets.End during a flood.
+	ScreenAt uint64 `json:"screen_at"`
+	// Skipped counts bytes that the screen model skimmed instead of drawing.
+	Skipped uint64 `json:"skipped,omitempty"`
+}
+
+// SessionList answers GET /v1/sessions.
+type SessionList struct {
+	Sessions []Session `json:"sessions"`
+}
+
+// HookLine is one event on a relay socket, as newline-delimited JSON.
+type HookLine struct {
+	Session string          `json:"session"`
+	Event   string          `json:"event"`
+	Payload json.RawMessage `json:"payload,omitempty"`
+	At      time.Time       `json:"at,omitzero"` // set by the guest
+}
+
+// Event is one line of GET /v1/events (newline-delimited JSON). The first line
+// is Hello, then comes every session, then Synced, then changes as they happen;
+// several quick changes of one session may come as one. Blank lines are heartbeats.
+type Event struct {
+	Hello   *Info    `json:"hello,omitempty"`
+	Session *Session `json:"session,omitempty"`
+	Synced  bool     `json:"synced,omitempty"`
+	Removed string   `json:"removed,omitempty"` // id
+}
+
+// ResizeRequest is the body of POST resize.
+type ResizeRequest struct {
+	Size berth.Size `json:"size"`
+}
+
+// SignalRequest is the body of POST signal.
+type SignalRequest struct {
+	Signal string `json:"signal"` // "SIGINT" or "INT" or "2"
+}
+
+// KillResult answers POST kill, when the program is gone or the last signal has
+// been sent without effect.
+type KillResult struct {
+	Exit      *berth.Exit `json:"exit,omitempty"` // nil = it is still there
+	Contained bool        `json:"contained"`      // whether a cgroup was killed too
+	Survivors []int       `json:"survivors"`      // PIDs known to be left; never nil
+}
+
+// InputRequest is the body of POST input.
+type InputRequest struct {
+	Data []byte `json:"data"` // base64 in JSON, as encoding/json does
+	// Paste asks for bracketed paste where the program has mode 2004 on;
+	// an embedded end mark is removed.
+	Paste bool `json:"paste"`
+	// Enter asks for a carriage return, as a separate write after Data.
+	Enter bool `json:"enter"`
+}
+
+// Screen answers GET screen.
+type Screen struct {
+	Generation int        `json:"generation"`
+	Offset     uint64     `json:"offset"` // the output up to here is drawn
+	Size       berth.Size `json:"size"`
+	Lines      []string   `json:"lines"` // one a row, without trailing blanks
+	Cursor     Cursor     `json:"cursor"`
+	Alternate  bool       `json:"alternate"` // the alternate screen is shown
+	Title      string     `json:"title"`
+	ANSI       []byte     `json:"ansi,omitempty"` // with ?ansi=1: sequences that rebuild the screen
+}
+
+// Cursor is where the cursor stands, from 0.
+type Cursor struct {
+	Col     int  `json:"col"`
+	Row     int  `json:"row"`
+	Visible bool `json:"visible"`
+}
+
+// LogRequest asks for output by offset.
+type LogRequest struct {
+	Generation int           // 0 = the current one
+	From       uint64        // first byte wanted
+	FromStart  bool          // take the first byte kept instead of From
+	Limit      int           // 0 = MaxLogChunk
+	Wait       time.Duration // when nothing is there yet: how long to wait for it
+}
+
+// LogChunk answers it. On the wire Data is the body and the rest are the
+// headers Berth-Generation, Berth-Offset, Berth-Kept-From, Berth-End and
+// Berth-Ended. Asking for a byte that is no longer kept is CodeOffsetGone with
+// the fact kept_from; one past the end is CodeInvalidOffset.
+type LogChunk struct {
+	Generation int
+	Offset     uint64 // of the first byte of Data
+	KeptFrom   uint64
+	End        uint64 // offset after the last byte of output so far
+	Ended      bool   // no more will come after End
+	Data       []byte
+}
+
+// Problem is the body of every error answer: RFC 9457 with berth's members.
+type Problem struct {
+	Type   string            `json:"type"`
+	Title  string            `json:"title"`
+	Status int               `json:"status"`
+	Code   berth.Code        `json:"code"`
+	Detail string            `json:"detail"`
+	Hint   string            `json:"hint,omitempty"`
+	Facts  map[string]string `json:"facts,omitempty"`
+}
