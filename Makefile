@@ -36,7 +36,9 @@ golden: ## write the generated documents and golden files again
 	$(GO) test . ./internal/server -update
 
 bench: build ## measure sessions beside tmux, dtach and screen; writes docs/benchmarks.md
-	$(GO) run ./internal/bench -bin $(BIN) -out docs/benchmarks.md
+	@mkdir -p .bench
+	python3 bench/sessions.py run --peers $(or $(PEERS),direct,tmux,dtach,screen,berth) --json .bench/sessions.json
+	python3 bench/sessions.py report .bench/sessions.json > docs/benchmarks.md
 
 fuzz: ## run each fuzz target for FUZZTIME (30s)
 	./scripts/fuzz $(or $(FUZZTIME),30s)
