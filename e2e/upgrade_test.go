@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"berth"
+)
+
+// TestUpgrade stops the daemon, puts another build in its place and starts
+// that, while a viewer of the old one watches.
+func TestUpgrade(t *testing.T) {
+	newer, err := os.MkdirTemp("", "bn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(newer) }) // binaries in the temporary directory
+	if err := build(newer, "0.0.2-e2e"); err != nil {
+		t.Fatal(err)
+	}
+	h := newHouse(t)
+	s := h.startSession("--name", "shell", "--size", "80x24", "--", "sh", "-c", "while read line; do echo got:$line; done")
+	view := newTerm(t, h.terminalEnv(), 80, 24, h.attachLine("shell"))
+	view.keys("one", "Enter")
+	view.waitFor("got:one")
+	old := h.status()
+
+	h.must("down")
+	if running(old.Daemon.PID) {
+		t.Error("down returned while the daemon runs")
+	}
+	if !running(s.PID) && !running(h.holderProgram(s.ID)) {
+		t.Error("the program went with the daemon")
+	}
+	h.bin = newer
+	h.must("up")
+	now := h.status()
+	if now.Daemon.Version != "0.0.2-e2e" || now.Guest.Version != "0.0.1-e2e" || now.Guest.PID != old.Guest.PID {
+		t.Errorf("after the upgrade: daemon %s, guest %s (pid %d, was %d)", now.Daemon.Version, now.Guest.Version, now.Guest.PID, old.Guest.PID)
+	}
+	if !hasProblem(now, berth.CodeGuestOutdated) {
+		t.Errorf("nothing says that the guest is older: %+v", now.Problems)
+	}
+	view.keys("two", "Enter")
+	view.waitFor("got:two") // the old viewer found the new daemon by itself
+
+	h.must("up", "--replace-guest")
+	now = h.status()
+	if now.Guest.Version != "0.0.2-e2e" || hasProblem(now, berth.CodeGuestOutdated) {
+		t.Errorf("the guest is still %s: %+v", now.Guest.Version, now.Problems)
+	}
+	view.keys("three", "Enter")
+	view.waitFor("got:three")
+	shown := strings.Join(view.lines(), "\n")
+	for _, want := range []string{"got:one", "got:two", "got:three"} {
+		if strings.Count(shown, want) != 1 {
+			t.Errorf("%q is not shown once:\n%s", want, shown)
+		}
+	}
+}
+
+func hasProblem(s berth.Status, code berth.Code) bool {
+	for _, p := range s.Problems {
+		if p.Code == code {
+			return true
+		}
+	}
+	return false
+}
+
+// holderProgram reads the program's PID from the holder's record.
+func (h *house) holderProgram(id string) int {
+	h.t.Helper()
+	var r struct {
+		Program berth.Identity `json:"program"`
+	}
+	data, err := os.ReadFile(h.state() + "/" + berth.DirSessions + "/" + id + "/" + berth.FileIdentity)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.decode(string(data), &r)
+	return r.Program.PID
+}
+
+// TestRestartOfMany kills the daemon of 200 sessions and waits for all of them.
+func TestRestartOfMany(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts 200 sessions")
+	}
+	h := newHouse(t)
+	const n = 200
+	for range n {
+		h.startSession("--", "sleep", "3000")
+	}
+	h.killDaemon()
+	start := time.Now()
+	h.must("up")
+	waitUntil(t, 20*time.Second, "all sessions are back", func() bool { return h.status().Sessions.Running == n })
+	t.Logf("200 sessions were back after %v", time.Since(start).Round(time.Millisecond))
+	h.kill9(h.status().Guest.PID)
+	start = time.Now()
+	waitUntil(t, 20*time.Second, "all sessions are back after the guest was killed", func() bool {
+		st := h.status()
+		return st.Guest.Reachable && st.Sessions.Running == n
+	})
+	t.Logf("and after %v when the guest was killed", time.Since(start).Round(time.Millisecond))
+}
