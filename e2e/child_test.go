@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/term"
+	xterm "golang.org/x/term"
 )
 
 // childArg makes the test binary act as a program in a session.
@@ -93,7 +93,7 @@ var asked = []struct{ name, query, answer string }{
 // them. What came back for each is written to FILE as JSON; then every further
 // byte of input is appended to FILE.more.
 func queries(file, goFile string) {
-	if _, err := term.MakeRaw(0); err != nil {
+	if _, err := xterm.MakeRaw(0); err != nil {
 		panic(err)
 	}
 	input := make(chan []byte, 64)

@@ -105,6 +105,9 @@ type ViewerState struct {
 	Viewers int          `json:"viewers"`
 }
 
+// frameHead is the length before a frame on a byte stream.
+const frameHead = 4
+
 // outputHeader is the offset and the length covered, before the bytes.
 const outputHeader = 12
 
@@ -122,7 +125,11 @@ func ParseOutput(body []byte) (offset uint64, covers uint32, data []byte, err er
 	if len(body) < outputHeader {
 		return 0, 0, nil, berth.Errorf(berth.CodeInvalidArgument, "an output frame of %d bytes has no header", len(body))
 	}
-	return binary.BigEndian.Uint64(body), binary.BigEndian.Uint32(body[8:]), body[outputHeader:], nil
+	offset, covers = binary.BigEndian.Uint64(body), binary.BigEndian.Uint32(body[8:])
+	if offset+uint64(covers) < offset {
+		return 0, 0, nil, berth.Errorf(berth.CodeInvalidArgument, "an output frame ends after the last possible offset")
+	}
+	return offset, covers, body[outputHeader:], nil
 }
 
 // JSONFrame makes a frame of a value that encoding/json takes without error.
@@ -176,14 +183,19 @@ func NewFrameReader(r io.Reader) *FrameReader {
 // io.EOF at a clean end, io.ErrUnexpectedEOF inside a frame, and
 // CodeInvalidArgument for a length out of bounds, after which the stream is lost.
 func (fr *FrameReader) Next() (Frame, error) {
-	var head [4]byte
-	if _, err := io.ReadFull(fr.r, head[:]); err != nil {
+	head, err := fr.r.Peek(frameHead) // not ReadFull into an array: that would allocate for each frame
+	switch {
+	case err == nil:
+	case err == io.EOF && len(head) > 0:
+		return Frame{}, io.ErrUnexpectedEOF
+	default:
 		return Frame{}, err
 	}
-	n := binary.BigEndian.Uint32(head[:])
+	n := binary.BigEndian.Uint32(head)
 	if n == 0 || n > MaxFrame {
 		return Frame{}, berth.Errorf(berth.CodeInvalidArgument, "a frame of %d bytes is outside 1 to %d", n, MaxFrame)
 	}
+	_, _ = fr.r.Discard(frameHead) // Peek has just read them
 	if cap(fr.buf) < int(n) {
 		fr.buf = make([]byte, n)
 	}
@@ -197,5 +209,18 @@ func (fr *FrameReader) Next() (Frame, error) {
 	return ParseMessage(fr.buf)
 }
 
-// Buffered reports whether a whole read would not block right now.
-func (fr *FrameReader) Buffered() int { return fr.r.Buffered() }
+// Ready reports whether Next would return at once, because a whole frame or the
+// head of an impossible one has been read already. A frame that is larger than
+// the reader's buffer is never ready: the answer may be false, never wrongly true.
+func (fr *FrameReader) Ready() bool {
+	have := fr.r.Buffered()
+	if have < frameHead {
+		return false
+	}
+	head, err := fr.r.Peek(frameHead)
+	if err != nil {
+		return false
+	}
+	n := binary.BigEndian.Uint32(head)
+	return n == 0 || n > MaxFrame || have-frameHead >= int(n)
+}
