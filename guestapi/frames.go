@@ -120,6 +120,20 @@ func AppendOutput(dst []byte, offset uint64, covers uint32, data []byte) []byte 
 	return append(dst, data...)
 }
 
+// OutputHead is the room that an output frame needs before its bytes on a byte
+// stream: length, type, offset, covers.
+const OutputHead = frameHead + 1 + outputHeader
+
+// SealOutput fills in the first OutputHead bytes of frame, which then is a whole
+// output frame as it goes on a byte stream. The bytes of output stand behind
+// the head already, so that the hot path copies them once.
+func SealOutput(frame []byte, offset uint64, covers uint32) {
+	binary.BigEndian.PutUint32(frame, uint32(len(frame)-frameHead)) //nolint:gosec // MaxFrame fits
+	frame[frameHead] = byte(FrameOutput)
+	binary.BigEndian.PutUint64(frame[frameHead+1:], offset)
+	binary.BigEndian.PutUint32(frame[frameHead+9:], covers)
+}
+
 // ParseOutput reads the body of an output frame. Data is part of body.
 func ParseOutput(body []byte) (offset uint64, covers uint32, data []byte, err error) {
 	if len(body) < outputHeader {

@@ -22,6 +22,9 @@ const (
 	FeatureRetire   = "retire"    // POST /v1/retire: deposit all screens and exit
 )
 
+// AttachContentType is the type of an attach stream, both ways.
+const AttachContentType = "application/vnd.berth.frames"
+
 // Bounds that both ends enforce.
 const (
 	MaxRequest  = 4 << 20 // bytes of a JSON request: argv and environment together

@@ -24,7 +24,20 @@ type Spec struct {
 	Size       berth.Size `json:"size"`
 	LogBytes   int64      `json:"log_bytes"` // 0 = no log on disk: the holder stays after the end, until Quit
 	RingBytes  int64      `json:"ring_bytes"`
+	// KillGrace is the time between two steps of a kill; 0 = DefaultKillGrace.
+	KillGrace time.Duration `json:"kill_grace,omitempty"`
+	// DrainQuiet is how long the output must be silent after the program's end
+	// while others have its terminal open; 0 = DefaultDrainQuiet.
+	DrainQuiet time.Duration `json:"drain_quiet,omitempty"`
 }
+
+// The defaults of a Spec. Two seconds is what a shell or an editor needs to
+// write its history or its swap file. DrainQuiet only counts when a background
+// process keeps the terminal open; otherwise the kernel reports the end.
+const (
+	DefaultKillGrace  = 2 * time.Second
+	DefaultDrainQuiet = 500 * time.Millisecond
+)
 
 // Running is the record that a holder writes before it reads the first byte.
 type Running struct {
@@ -54,25 +67,6 @@ type StartConfig struct {
 	Scope func(ctx context.Context, pid int) error
 }
 
-// Start starts a holder and returns when its program runs and the record is on
-// disk. Errors: CodeCommandNotFound, CodeCwdUnusable, CodeStartFailed,
-// CodeSocketPathTooLong, CodeForeignSocket, CodeDiskFull.
-func Start(ctx context.Context, cfg StartConfig) (Running, error) { panic("todo") }
-
-// ReadRunning reads the record in a session's directory, ReadExit the exit
-// record, ReadSnapshot the deposited screen. A missing file satisfies
-// errors.Is(err, fs.ErrNotExist); a damaged one is CodeRecordUnreadable.
-func ReadRunning(dir string) (Running, error) { panic("todo") }
-
-// ReadExit reads the exit record.
-func ReadExit(dir string) (berth.Exit, error) { panic("todo") }
-
-// ReadSnapshot reads the deposited screen.
-func ReadSnapshot(dir string) (Snapshot, error) { panic("todo") }
-
-// Alive looks whether a holder keeps that directory now: it holds the lock.
-func Alive(dir string) (bool, error) { panic("todo") }
-
 // Info is what a holder says of itself.
 type Info struct {
 	Running
@@ -91,43 +85,12 @@ type Client struct{ socket string }
 // NewClient makes a client; it connects at the first call.
 func NewClient(socket string) *Client { return &Client{socket} }
 
-// Info asks how it stands.
-func (c *Client) Info(ctx context.Context) (Info, error) { panic("todo") }
-
-// Resize sets the terminal's size; an unchanged one does nothing.
-func (c *Client) Resize(ctx context.Context, size berth.Size) error { panic("todo") }
-
-// Signal signals the foreground process group.
-func (c *Client) Signal(ctx context.Context, signal int) error { panic("todo") }
-
 // KillResult says what a kill came to.
 type KillResult struct {
 	Exit      *berth.Exit // nil = it is still there
 	Contained bool
 	Survivors []int
 }
-
-// Kill ends the program and returns when it is gone. A second call joins the first.
-func (c *Client) Kill(ctx context.Context) (KillResult, error) { panic("todo") }
-
-// Deposit leaves a snapshot; an older one than the holder has is ignored.
-func (c *Client) Deposit(ctx context.Context, s Snapshot) error { panic("todo") }
-
-// Snapshot gives the newest one; CodeNotFound where there is none.
-func (c *Client) Snapshot(ctx context.Context) (Snapshot, error) { panic("todo") }
-
-// ReadLog reads output from an offset, as much as is there, at most len(p).
-// CodeOffsetGone with the fact "kept_from", CodeInvalidOffset past the end.
-func (c *Client) ReadLog(ctx context.Context, from uint64, p []byte) (int, error) { panic("todo") }
-
-// Quit ends a holder whose program has ended.
-func (c *Client) Quit(ctx context.Context) error { panic("todo") }
-
-// Stream follows the output from an offset and takes input.
-func (c *Client) Stream(ctx context.Context, from uint64) (*Stream, error) { panic("todo") }
-
-// Stream is one connection. Next is for one goroutine, Input for one other.
-type Stream struct{}
 
 // Kind says what a stream's item is.
 type Kind byte
@@ -148,12 +111,3 @@ type Item struct {
 	From, To uint64
 	Exit     berth.Exit
 }
-
-// Next gives the next item; io.EOF when the holder is gone.
-func (s *Stream) Next() (Item, error) { panic("todo") }
-
-// Input writes to the program; it blocks while the program does not read.
-func (s *Stream) Input(p []byte) error { panic("todo") }
-
-// Close ends the stream and lets a blocked call return.
-func (s *Stream) Close() error { panic("todo") }

@@ -1,108 +1,184 @@
 // Package screen is the model of a terminal's screen: what a program's output
 // makes of it, the sequences that rebuild it for a viewer, a snapshot for a
 // later process, and the answers to the program's queries.
+//
+// The model follows xterm; where xterm, tmux and xterm.js differ, it does what
+// the latter two do, because they are what viewers mostly look through. It has
+// no scrollback: the log has that.
 package screen
 
-import "berth"
+import (
+	"berth"
+)
 
 // Options of a Screen.
 type Options struct {
 	// Name and Version are what XTVERSION answers.
 	Name, Version string
-	// OnReport gets each valid OSC 7501 report. nil = none wanted.
+	// OnReport gets each valid OSC 7501 report. nil = none wanted. It runs inside
+	// Feed and Skim and must not call the Screen.
 	OnReport func(Report)
 }
 
 // Report is one OSC 7501 report, bounded and free of control characters.
 type Report struct {
 	State    berth.AgentState
-	Cleared  bool // the program took its state back
+	Cleared  bool // the program took its state back, or a new prompt ended it
 	Kind     berth.BlockedKind
-	Message  string
-	Progress *int
-	Child    string
+	Message  string // at most berth.MaxAgentMessage bytes
+	Progress *int   // percent; nil = not said
+	Child    string // id of a record below the program's own; "" = its own
 }
 
 // Screen is not safe for concurrent use: its owner locks.
-type Screen struct{ opts Options }
+type Screen struct {
+	opts Options
+	parser
 
-// New makes an empty screen.
-func New(size berth.Size, opts Options) *Screen { return &Screen{opts: opts} }
+	cols, rows int
+	main, alt  *grid // alt is nil while it is not shown
+	g          *grid // the shown one
+	skim       bool  // the running feed does not draw
 
-// Feed draws p.
-func (s *Screen) Feed(p []byte) { panic("todo") }
+	x, y        int
+	wrap        bool // the "last column" flag: the next character wraps first
+	pen         cell // ch is 0
+	charsets    [4]byte
+	gl          uint8  // which of them is in use
+	shift       uint8  // 2 or 3: for the next character only
+	last        uint32 // the character that REP repeats; 0 = none
+	top, bottom int    // scroll region, both inclusive
+	saved       [2]savedCursor
+	keyboard    [2]keyStack
+	tabs        tabStops
 
-// Skim passes over p without drawing: modes, alternate screen, scroll region,
-// SGR, charsets, titles and queries are followed, cells are not.
-func (s *Screen) Skim(p []byte) { panic("todo") }
+	modes         uint64
+	savedMask     uint64 // which modes XTSAVE has kept
+	savedModes    uint64
+	savedMouse    uint16
+	savedMouseSet bool
+	mouse         uint16 // 0, 9, 1000, 1002 or 1003
+	modifyKeys    uint8
+	cursorStyle   uint8
+
+	title   string
+	titled  bool // a title was set
+	titles  []string
+	cwd     string
+	cwdURL  string
+	palette map[uint8]string
+	colours [3]string // OSC 10, 11, 12; "" = unchanged
+
+	clusters  table[string]
+	extras    table[extra]
+	linkBytes int // of extras, never too low
+
+	replies        []byte
+	reported, busy bool // OSC 7501: a state stands; it is working or blocked
+
+	onScroll func(*line) // a row leaves the main screen at the top
+	onClear  func()      // the main screen is about to be cleared
+}
+
+// New makes an empty screen. A side that is out of bounds is taken to the next
+// that is in.
+func New(size berth.Size, opts Options) *Screen {
+	size = bounded(size)
+	s := &Screen{
+		opts: opts, cols: size.Cols, rows: size.Rows, main: newGrid(size.Rows), bottom: size.Rows - 1,
+		charsets: defaultCharsets, modes: defaultModes, tabs: defaultTabs(),
+	}
+	s.g = s.main
+	return s
+}
+
+func bounded(size berth.Size) berth.Size {
+	return berth.Size{Cols: min(max(size.Cols, 1), berth.MaxCols), Rows: min(max(size.Rows, 1), berth.MaxRows)}
+}
 
 // Pending is how many of the last bytes fed belong to a sequence or character
 // that is not complete: a repaint taken now stands at that many bytes earlier.
-func (s *Screen) Pending() int { panic("todo") }
-
-// TakeReplies gives the answers to queries since the last call; nil = none.
-func (s *Screen) TakeReplies() []byte { panic("todo") }
-
-// Resize changes the size.
-func (s *Screen) Resize(size berth.Size) { panic("todo") }
+func (s *Screen) Pending() int { return s.pending }
 
 // Size is the current size.
-func (s *Screen) Size() berth.Size { panic("todo") }
+func (s *Screen) Size() berth.Size { return berth.Size{Cols: s.cols, Rows: s.rows} }
 
-// Repaint appends the sequences that rebuild both screens, modes, cursor,
-// title and palette on a terminal in any state.
-func (s *Screen) Repaint(dst []byte) []byte { panic("todo") }
+// Resize changes the size. Text is cut or padded at the right, never moved to
+// other rows; rows below the cursor go before rows at the top. The scroll region
+// becomes the whole screen.
+func (s *Screen) Resize(size berth.Size) {
+	size = bounded(size)
+	if size == s.Size() {
+		return
+	}
+	for x := s.cols; x < size.Cols; x++ { // new columns have the usual tab stops
+		s.tabs.clear(x)
+		if x%8 == 0 && x > 0 {
+			s.tabs.set(x)
+		}
+	}
+	y := s.y
+	if s.alt != nil {
+		y = min(s.saved[0].y, s.rows-1)
+	}
+	moved := s.main.resize(size.Cols, size.Rows, y, s.onScroll)
+	s.saved[0].y += moved - y
+	if s.alt != nil {
+		y, moved = s.y, s.alt.resize(size.Cols, size.Rows, s.y, nil)
+		s.saved[1].y += moved - y
+	}
+	s.y = moved
+	s.cols, s.rows = size.Cols, size.Rows
+	s.x, s.wrap, s.last = min(s.x, s.cols-1), false, 0
+	s.top, s.bottom = 0, s.rows-1
+	for i := range s.saved {
+		c := &s.saved[i]
+		c.x, c.y, c.wrap = min(c.x, s.cols-1), min(max(c.y, 0), s.rows-1), false
+	}
+	if s.modes&modeSizeReports != 0 {
+		s.reportSize()
+	}
+}
 
 // Lines is the text of the shown screen, one string a row, trailing blanks cut.
-func (s *Screen) Lines() []string { panic("todo") }
+func (s *Screen) Lines() []string {
+	lines := make([]string, s.rows)
+	var buf []byte
+	for y := range lines {
+		buf = s.appendText(buf[:0], s.g.line(y))
+		lines[y] = string(buf)
+	}
+	return lines
+}
+
+// appendText appends the text of a row without trailing blanks.
+func (s *Screen) appendText(dst []byte, l *line) []byte {
+	n := l.used
+	for n > 0 && l.cells[n-1].ch == 0 {
+		n--
+	}
+	for _, c := range l.cells[:n] {
+		dst = s.appendGlyph(dst, c.ch)
+	}
+	return dst
+}
 
 // Cursor is where the cursor stands, from 0.
-func (s *Screen) Cursor() (col, row int, visible bool) { panic("todo") }
+func (s *Screen) Cursor() (col, row int, visible bool) {
+	return s.x, s.y, s.modes&modeVisible != 0
+}
 
 // Alternate reports whether the alternate screen is shown.
-func (s *Screen) Alternate() bool { panic("todo") }
+func (s *Screen) Alternate() bool { return s.alt != nil }
 
-// Title and Cwd are what the program reported (OSC 0/2, OSC 7): bounded, clean.
-func (s *Screen) Title() string { panic("todo") }
+// Title is what the program reported with OSC 0 or 2: bounded, clean.
+func (s *Screen) Title() string { return s.title }
 
-// Cwd is the directory that the program reported.
-func (s *Screen) Cwd() string { panic("todo") }
+// Cwd is the directory that the program reported with OSC 7, or "".
+func (s *Screen) Cwd() string { return s.cwd }
 
-// BracketedPaste reports mode 2004, and FocusEvents mode 1004.
-func (s *Screen) BracketedPaste() bool { panic("todo") }
+// BracketedPaste reports mode 2004.
+func (s *Screen) BracketedPaste() bool { return s.modes&modePaste != 0 }
 
 // FocusEvents reports mode 1004.
-func (s *Screen) FocusEvents() bool { panic("todo") }
-
-// Snapshot is the whole model as bytes, parser state included, for Restore.
-func (s *Screen) Snapshot() []byte { panic("todo") }
-
-// Restore rebuilds a model. A damaged snapshot is an error, never a panic.
-func Restore(snapshot []byte, opts Options) (*Screen, error) { panic("todo") }
-
-// Filter takes out of a program's output what a viewer's terminal must not get.
-type Filter struct{ replay bool }
-
-// NewFilter makes a filter that stands between two sequences. A live filter
-// removes queries (the guest answers them). A replay filter also removes side
-// effects: bells, notifications, clipboard writes.
-func NewFilter(replay bool) *Filter { return &Filter{replay} }
-
-// Append appends to dst what may go on of p, and says how many bytes of the
-// output so far that completes: a sequence or character that is not complete is
-// held back and counted when it is. covers sums up to what was fed, less Pending.
-func (f *Filter) Append(dst, p []byte) (out []byte, covers int) { panic("todo") }
-
-// Pending is how many bytes are held back.
-func (f *Filter) Pending() int { panic("todo") }
-
-// InputFilter takes replies of a viewer's own terminal out of its input, so
-// that an answer nobody waits for is never typed into the program.
-type InputFilter struct{}
-
-// NewInputFilter makes one for one viewer.
-func NewInputFilter() *InputFilter { return &InputFilter{} }
-
-// Append appends to dst what is really input. A lone ESC at the end of p is
-// input at once: a key is never held back for a sequence that may follow.
-func (f *InputFilter) Append(dst, p []byte) []byte { panic("todo") }
+func (s *Screen) FocusEvents() bool { return s.modes&modeFocus != 0 }

@@ -1,0 +1,206 @@
+package berth
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// FrameType is the first byte of an attach frame.
+//
+// On a WebSocket one binary message is one frame: the type byte and a body. On
+// a byte stream the same comes behind a four-byte big-endian length of both.
+//
+// Bodies: I and P are raw bytes; O is u64 offset, u32 covers (big-endian) and
+// bytes; all others are JSON.
+type FrameType byte
+
+// From the client.
+const (
+	FrameInput  FrameType = 'I' // bytes for the program
+	FrameResize FrameType = 'R' // Size: the viewer's terminal
+	FrameSignal FrameType = 'S' // SignalRequest
+	FrameFocus  FrameType = 'F' // ViewerFocus
+)
+
+// From the server.
+const (
+	FrameHello   FrameType = 'H' // AttachHello, always first
+	FrameRepaint FrameType = 'P' // sequences that rebuild the screen; they have no offsets
+	FrameOutput  FrameType = 'O' // output
+	FrameGap     FrameType = 'G' // OutputGap: output that this viewer is not sent; a repaint follows
+	FrameExit    FrameType = 'X' // Exit; the last frame
+	FrameState   FrameType = 'T' // ViewerState
+)
+
+// MaxFrame bounds type and body together, in both directions; in bytes.
+const MaxFrame = 1 << 20
+
+// Frame is one message. Body is only valid until the next read.
+type Frame struct {
+	Type FrameType
+	Body []byte
+}
+
+// ResumeKind says how an attach connects to what the client already had.
+type ResumeKind string
+
+// The kinds of resume.
+const (
+	ResumeFresh      ResumeKind = "fresh"              // a repaint follows, then live output
+	ResumeExact      ResumeKind = "exact"              // output continues at the asked offset
+	ResumeGap        ResumeKind = "gap"                // a gap, then a repaint, then live output
+	ResumeGeneration ResumeKind = "generation_changed" // the program was started again: repaint
+)
+
+// Valid reports whether the kind is one of the above.
+func (k ResumeKind) Valid() bool {
+	return k == ResumeFresh || k == ResumeExact || k == ResumeGap || k == ResumeGeneration
+}
+
+// AttachRequest is what a viewer asks for, as query parameters of attach:
+// generation, offset, cols, rows, read_only, size_policy, ssh_auth_sock.
+type AttachRequest struct {
+	Generation int     // 0 = fresh attach
+	Offset     *uint64 // nil = fresh attach; else the first byte not yet seen
+	Size       Size    // of the viewer's terminal; zero = it has none and never resizes
+	ReadOnly   bool
+	SizePolicy SizePolicy // "" = leave the session's
+	// SSHAuthSock is the path of the viewer's SSH agent on the guest's machine,
+	// or "" when it lends none.
+	SSHAuthSock string
+}
+
+// AttachHello is the first frame from the server.
+type AttachHello struct {
+	Session    string     `json:"session"`
+	Viewer     string     `json:"viewer"`
+	Generation int        `json:"generation"`
+	BootID     string     `json:"boot_id"`
+	Offset     uint64     `json:"offset"` // the first output frame begins here
+	End        uint64     `json:"end"`
+	KeptFrom   uint64     `json:"kept_from"`
+	Cols       int        `json:"cols"`
+	Rows       int        `json:"rows"`
+	Resume     ResumeKind `json:"resume"`
+	Gap        *OutputGap `json:"gap,omitempty"`           // with ResumeGap
+	PrevExit   *Exit      `json:"previous_exit,omitempty"` // with ResumeGeneration, where it is known
+}
+
+// OutputGap is a range of output that is not sent: bytes From to To-1.
+type OutputGap struct {
+	From uint64 `json:"from"`
+	To   uint64 `json:"to"`
+}
+
+// ViewerFocus tells of the viewer itself.
+type ViewerFocus struct {
+	Focused *bool `json:"focused,omitempty"` // false = hidden: it does not decide the size
+	Refresh bool  `json:"refresh,omitempty"` // ask for a gap-free repaint now
+}
+
+// ViewerState is sent when something beside the output changed.
+type ViewerState struct {
+	Title   string `json:"title"`
+	Agent   *Agent `json:"agent,omitempty"`
+	Size    Size   `json:"size"` // of the session
+	Viewers int    `json:"viewers"`
+}
+
+// outputHeader is the offset and the length covered, before the bytes.
+const outputHeader = 12
+
+// AppendOutput appends the body of an output frame to dst. Covers is how many
+// bytes of the program's output the data stands for: queries are left out, so
+// it may be larger than len(data). The next frame's offset is offset+covers.
+func AppendOutput(dst []byte, offset uint64, covers uint32, data []byte) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, offset)
+	dst = binary.BigEndian.AppendUint32(dst, covers)
+	return append(dst, data...)
+}
+
+// ParseOutput reads the body of an output frame. Data is part of body.
+func ParseOutput(body []byte) (offset uint64, covers uint32, data []byte, err error) {
+	if len(body) < outputHeader {
+		return 0, 0, nil, Errorf(CodeInvalidArgument, "an output frame of %d bytes has no header", len(body))
+	}
+	return binary.BigEndian.Uint64(body), binary.BigEndian.Uint32(body[8:]), body[outputHeader:], nil
+}
+
+// JSONFrame makes a frame of a value that encoding/json takes without error.
+func JSONFrame(t FrameType, v any) (Frame, error) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return Frame{}, fmt.Errorf("encode frame %c: %w", t, err)
+	}
+	return Frame{Type: t, Body: body}, nil
+}
+
+// Decode reads a JSON body.
+func (f Frame) Decode(v any) error {
+	if err := json.Unmarshal(f.Body, v); err != nil {
+		return Errorf(CodeInvalidArgument, "frame %q: %w", byte(f.Type), err)
+	}
+	return nil
+}
+
+// ParseFrame reads one WebSocket message. The body is part of msg.
+func ParseFrame(msg []byte) (Frame, error) {
+	if len(msg) == 0 || len(msg) > MaxFrame {
+		return Frame{}, Errorf(CodeInvalidArgument, "a frame of %d bytes is outside 1 to %d", len(msg), MaxFrame)
+	}
+	return Frame{Type: FrameType(msg[0]), Body: msg[1:]}, nil
+}
+
+// AppendMessage appends the frame as a WebSocket message.
+func (f Frame) AppendMessage(dst []byte) []byte {
+	return append(append(dst, byte(f.Type)), f.Body...)
+}
+
+// AppendStream appends the frame as it goes on a byte stream.
+func (f Frame) AppendStream(dst []byte) []byte {
+	dst = binary.BigEndian.AppendUint32(dst, uint32(len(f.Body)+1)) //nolint:gosec // MaxFrame fits
+	return f.AppendMessage(dst)
+}
+
+// FrameReader reads frames from a byte stream.
+type FrameReader struct {
+	r   *bufio.Reader
+	buf []byte
+}
+
+// NewFrameReader reads frames from r.
+func NewFrameReader(r io.Reader) *FrameReader {
+	return &FrameReader{r: bufio.NewReaderSize(r, 64<<10)}
+}
+
+// Next reads one frame. Its body is valid until the next call. The error is
+// io.EOF at a clean end, io.ErrUnexpectedEOF inside a frame, and
+// CodeInvalidArgument for a length out of bounds, after which the stream is lost.
+func (fr *FrameReader) Next() (Frame, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(fr.r, head[:]); err != nil {
+		return Frame{}, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n == 0 || n > MaxFrame {
+		return Frame{}, Errorf(CodeInvalidArgument, "a frame of %d bytes is outside 1 to %d", n, MaxFrame)
+	}
+	if cap(fr.buf) < int(n) {
+		fr.buf = make([]byte, n)
+	}
+	fr.buf = fr.buf[:n]
+	if _, err := io.ReadFull(fr.r, fr.buf); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return Frame{}, err
+	}
+	return ParseFrame(fr.buf)
+}
+
+// Buffered gives the number of bytes that are already in memory.
+func (fr *FrameReader) Buffered() int { return fr.r.Buffered() }

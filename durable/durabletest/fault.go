@@ -1,0 +1,206 @@
+// Package durabletest holds what every durable.Store is tested with, and a store
+// in memory that fails on demand, for the tests of what stands on a store.
+package durabletest
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"berth"
+	"berth/durable"
+)
+
+// Effect says what a failing write did.
+type Effect int
+
+const (
+	// NotWritten fails the write before it took effect.
+	NotWritten Effect = iota
+	// Written fails it after: the caller cannot know, the next opening shows it.
+	Written
+)
+
+// FaultConfig is what a Fault is made with. The zero value is usable.
+type FaultConfig struct {
+	Owner    berth.Identity       // zero = an invented one
+	Now      func() time.Time     // nil = time.Now
+	Boottime func() time.Duration // nil = the time since the making
+	// EventsKept and EventsKeptFor bound the events at a Prune; 0 =
+	// berth.EventsKept and berth.EventsKeptFor.
+	EventsKept    int64
+	EventsKeptFor time.Duration
+}
+
+// Fault is a durable.Store in memory that fails when it is told to. A failure is
+// as final as that of a disk; Reopen is the restart after it.
+type Fault struct {
+	cfg    FaultConfig
+	failed chan struct{}
+
+	mu       sync.Mutex
+	c        *content
+	closed   bool
+	writes   int // begun on this opening, the failing one included
+	failAt   int // the write that fails; 0 = none
+	effect   Effect
+	cause    error // why it failed; nil = it did not
+	watchers map[chan struct{}]func() bool
+}
+
+var _ durable.Store = (*Fault)(nil)
+
+// content is what outlives an opening.
+type content struct {
+	records []*durable.Record // by their beginning; a removed one is nil
+	events  []berth.Event
+	last    int64
+	holds   map[string]durable.Hold
+	floor   int64 // highest epoch of a forgotten name
+}
+
+// NewFault makes an empty store.
+func NewFault(cfg FaultConfig) *Fault {
+	if cfg.Owner == (berth.Identity{}) {
+		cfg.Owner = berth.Identity{BootID: "4d3c2b1a-0000-4000-8000-000000000000", PID: 1, StartTime: 1}
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Boottime == nil {
+		made := time.Now()
+		cfg.Boottime = func() time.Duration { return time.Since(made) }
+	}
+	if cfg.EventsKept == 0 {
+		cfg.EventsKept = berth.EventsKept
+	}
+	if cfg.EventsKeptFor == 0 {
+		cfg.EventsKeptFor = berth.EventsKeptFor
+	}
+	return open(cfg, &content{holds: map[string]durable.Hold{}})
+}
+
+func open(cfg FaultConfig, c *content) *Fault {
+	return &Fault{cfg: cfg, c: c, failed: make(chan struct{}), watchers: map[chan struct{}]func() bool{}}
+}
+
+// Reopen closes f and opens what it held, as another process would. The new
+// store fails only when it is told to anew. An owner with another boot id is a
+// restart of the machine.
+func (f *Fault) Reopen(owner berth.Identity) *Fault {
+	_ = f.Close() // in memory it cannot fail
+	cfg := f.cfg
+	cfg.Owner = owner
+	return open(cfg, f.c)
+}
+
+// FailWrite makes the n-th write from now fail; 1 = the next. A call that is
+// refused writes nothing and does not count. It replaces what was asked before.
+func (f *Fault) FailWrite(n int, e Effect) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.failAt, f.effect = f.writes+n, e
+}
+
+// Writes counts the writes of this opening, so that a test can fail each in turn.
+func (f *Fault) Writes() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.writes
+}
+
+// Failed is closed after a failure.
+func (f *Fault) Failed() <-chan struct{} { return f.failed }
+
+// Close ends the store for its callers; Reopen gives the content back.
+func (f *Fault) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	for c, stop := range f.watchers {
+		stop()
+		close(c)
+	}
+	clear(f.watchers)
+	return nil
+}
+
+// usable needs the lock.
+func (f *Fault) usable(ctx context.Context) error {
+	switch {
+	case f.cause != nil:
+		return berth.Errorf(berth.CodeStoreFailed, "the store failed before: %w", f.cause)
+	case f.closed:
+		return &berth.Error{Code: berth.CodeDaemonStopping, Detail: "the store is closed"}
+	case ctx.Err() != nil:
+		return interrupted(ctx.Err())
+	}
+	return nil
+}
+
+func interrupted(cause error) error {
+	if cause == context.DeadlineExceeded { //nolint:errorlint // it is what a context gives, unwrapped
+		return berth.Errorf(berth.CodeTimeout, "the store was not asked in time: %w", cause)
+	}
+	return berth.Errorf(berth.CodeInterrupted, "the store was not asked: %w", cause)
+}
+
+// view runs a read.
+func (f *Fault) view(ctx context.Context, fn func(durable.Moment) error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.usable(ctx); err != nil {
+		return err
+	}
+	return fn(f.now())
+}
+
+// update runs a write: decide refuses it or gives what it does and the events
+// that go with it. Nothing is changed before all is decided.
+func (f *Fault) update(ctx context.Context, decide func(durable.Moment) (act func(), events []durable.EventDraft, err error)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.usable(ctx); err != nil {
+		return err
+	}
+	now := f.now()
+	act, events, err := decide(now)
+	if err != nil || act == nil {
+		return err
+	}
+	f.writes++
+	fails := f.writes == f.failAt
+	if !fails || f.effect == Written {
+		act()
+		f.publish(events, now)
+	}
+	if fails {
+		f.cause = berth.Errorf(berth.CodeStoreFailed, "write %d fails as the test asked", f.writes)
+		close(f.failed)
+		return f.cause
+	}
+	if len(events) > 0 {
+		f.wake()
+	}
+	return nil
+}
+
+func (f *Fault) publish(events []durable.EventDraft, now durable.Moment) {
+	for _, e := range events {
+		f.c.last++
+		f.c.events = append(f.c.events, berth.Event{Seq: f.c.last, Kind: e.Kind, Subject: e.Subject, Revision: e.Revision, At: now.Wall})
+	}
+}
+
+func (f *Fault) wake() {
+	for c := range f.watchers {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (f *Fault) now() durable.Moment {
+	return durable.Moment{Wall: f.cfg.Now().Round(0).UTC(), BootID: f.cfg.Owner.BootID, Boot: f.cfg.Boottime()}
+}

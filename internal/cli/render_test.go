@@ -1,0 +1,54 @@
+package cli
+
+import (
+	"testing"
+	"time"
+)
+
+// waitFor waits until ok holds.
+func waitFor(t *testing.T, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(testWait)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("it did not come true")
+		}
+	}
+}
+
+func TestOneLine(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain":             "plain",
+		"a\x1b[2Jb\nc\x9bd": "a [2Jb c\uFFFDd",
+		"a\u009bd":          "a d", // the 8-bit CSI as a character
+		"x\u202Ey":          "x y", // right-to-left override
+		"żółw":              "żółw",
+	} {
+		if got := oneLine(in, 0); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+	if got := oneLine("abcdef", 4); got != "abc…" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestAge(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Minute: "0s", 59 * time.Second: "59s", 90 * time.Second: "1m", 61 * time.Minute: "1h01m", 50 * time.Hour: "2d02h",
+	} {
+		if got := age(testNow, testNow.Add(-d)); got != want {
+			t.Errorf("%s: got %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestQuoteArgv(t *testing.T) {
+	if got := quoteArgv([]string{"sh", "-c", "echo 'x'", ""}); got != `sh -c 'echo '\''x'\''' ''` {
+		t.Errorf("got %s", got)
+	}
+}
