@@ -42,6 +42,8 @@ var rooms = []room{
 	// floor 4
 	{"internal/cli", []string{"", "client"}, "the command line does nothing that the API cannot do"},
 	{"internal/daemon", []string{"*"}, "the one composition"},
+	// drives the real binaries; all of it is tests
+	{"e2e", nil, "it sees what a user sees; its tests may use the SDK"},
 	// mains
 	{"cmd/berth", []string{"", "internal/cli", "internal/daemon"}, "mains parse, build, run and exit"},
 	{"cmd/berth-guest", []string{"", "guest", "process/scope"}, "mains parse, build, run and exit"},

@@ -189,7 +189,8 @@ func (a *AttachConn) readError(err error) error {
 	case isClose && closed.Code == websocket.StatusPolicyViolation, isClose && closed.Code == websocket.StatusMessageTooBig:
 		return berth.Errorf(berth.CodeInvalidArgument, "the daemon refused a frame: %s", closed.Reason)
 	}
-	return berth.Errorf(berth.CodeDaemonUnreachable, "the connection broke: %w", err)
+	// Not wrapped: a cut shows as io.EOF below, and here io.EOF is a good end.
+	return berth.Errorf(berth.CodeDaemonUnreachable, "the connection broke: %s", err.Error())
 }
 
 // Write sends a frame. It blocks while the program does not read its input.

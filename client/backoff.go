@@ -21,7 +21,8 @@ const (
 // an attempt a second for ever, and a budget would end a viewer while its
 // laptop sleeps.
 type backoff struct {
-	next time.Duration
+	first time.Duration // 0 = backoffFirst; tests shorten it
+	next  time.Duration
 }
 
 // reset makes the next wait short again.
@@ -31,7 +32,9 @@ func (b *backoff) reset() { b.next = 0 }
 // that many viewers do not come back in one instant.
 func (b *backoff) step() time.Duration {
 	if b.next == 0 {
-		b.next = backoffFirst
+		if b.next = b.first; b.next == 0 {
+			b.next = backoffFirst
+		}
 	}
 	d := b.next/2 + rand.N(b.next/2+1) //nolint:gosec // spreads load, guards nothing
 	b.next = min(b.next*2, backoffLast)

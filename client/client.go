@@ -60,6 +60,7 @@ type Client struct {
 	socket  string
 	token   string
 	timeout time.Duration
+	pause   time.Duration // first wait between two attempts; 0 = backoffFirst
 	http    *http.Client
 	tr      *http.Transport
 }

@@ -25,7 +25,7 @@ const eventSilence = 50 * time.Second
 // answers the first time, it returns CodeDaemonNotRunning.
 func (c *Client) Events(ctx context.Context, from int64, f func(berth.Event) error) error {
 	follower := eventFollower{client: c, from: from, f: f}
-	var b backoff
+	b := backoff{first: c.pause}
 	for first := true; ; {
 		heard, err := follower.once(ctx, true)
 		switch {
@@ -50,7 +50,7 @@ func (c *Client) Events(ctx context.Context, from int64, f func(berth.Event) err
 // event that there is. from 0 = the oldest kept.
 func (c *Client) PastEvents(ctx context.Context, from int64, f func(berth.Event) error) error {
 	follower := eventFollower{client: c, from: max(from, 1), f: f}
-	var b backoff
+	b := backoff{first: c.pause}
 	for {
 		heard, err := follower.once(ctx, false)
 		switch {

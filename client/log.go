@@ -78,7 +78,7 @@ const logWait = 20 * time.Second
 // higher offset than the last one ended. The first answer fixes the generation.
 // An error of f ends it and is returned as it is.
 func (c *Client) FollowLog(ctx context.Context, ref string, r berth.LogRequest, f func(berth.LogChunk) error) error {
-	var b backoff
+	b := backoff{first: c.pause}
 	r.Wait = logWait
 	for first := true; ; {
 		asked := time.Now()
@@ -116,4 +116,47 @@ func (c *Client) FollowLog(ctx context.Context, ref string, r berth.LogRequest, 
 			}
 		}
 	}
+}
+
+// Export writes the kept output of a session to w, as "text" or "cast". An
+// error may come when a part was written already; then it is not whole. Only
+// ctx bounds it: w may be a pager.
+func (c *Client) Export(ctx context.Context, ref, format string, w io.Writer) error {
+	req, err := c.request(ctx, call{
+		method: http.MethodGet, path: sessionPath(ref, "/export"), query: url.Values{"format": {format}},
+	})
+	if err != nil {
+		return err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return c.transportError(ctx, err)
+	}
+	defer func() { _ = resp.Body.Close() }() // it has been read, or failed already
+	if resp.StatusCode != http.StatusOK {
+		return readProblem(resp)
+	}
+	from := &readFailure{r: resp.Body}
+	_, err = io.Copy(w, from)
+	switch {
+	case from.err != nil:
+		return c.transportError(ctx, fmt.Errorf("the export broke off: %w", from.err))
+	case err != nil:
+		return fmt.Errorf("write the export: %w", err) // of w, and not the daemon's
+	}
+	return nil
+}
+
+// readFailure keeps the failure of the reading half of a copy.
+type readFailure struct {
+	r   io.Reader
+	err error
+}
+
+func (f *readFailure) Read(p []byte) (int, error) {
+	n, err := f.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		f.err = err
+	}
+	return n, err
 }

@@ -35,6 +35,13 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	return err
 }
 
+// ReplaceGuest puts a guest of the daemon's build in place of the local one. Its
+// sessions go on.
+func (c *Client) ReplaceGuest(ctx context.Context) error {
+	_, err := c.do(ctx, call{method: http.MethodPost, path: "/v1/guest/replace", timeout: max(c.timeout, killTimeout)})
+	return err
+}
+
 // Metrics gives the daemon's metrics in the Prometheus text format.
 func (c *Client) Metrics(ctx context.Context) ([]byte, error) { return c.text(ctx, "/metrics") }
 
@@ -187,7 +194,7 @@ const waitSlice = 25 * time.Second
 // Wait returns the session once its program is not live any more. It connects
 // again after any break; the error is that of the context, or a definite one.
 func (c *Client) Wait(ctx context.Context, ref string) (berth.Session, error) {
-	var b backoff
+	b := backoff{first: c.pause}
 	q := url.Values{"timeout_ms": {strconv.FormatInt(waitSlice.Milliseconds(), 10)}}
 	for first := true; ; first = false {
 		var out berth.Session

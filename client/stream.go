@@ -25,9 +25,15 @@ func (v *Viewer) take(f berth.Frame) (Update, error) {
 	if !v.greeted {
 		return Update{}, violation("frame %q came before the hello", byte(f.Type))
 	}
-	if f.Type != berth.FrameRepaint && v.repaintSeen {
+	painted := v.repaintSeen
+	u, err := v.takeBody(f)
+	if err == nil && painted && f.Type != berth.FrameRepaint && f.Type != berth.FrameGap {
 		v.repaintOwed, v.repaintSeen = false, false // all parts of it are here
 	}
+	return u, err
+}
+
+func (v *Viewer) takeBody(f berth.Frame) (Update, error) {
 	switch f.Type {
 	case berth.FrameOutput:
 		return v.takeOutput(f.Body)
@@ -69,12 +75,11 @@ func (v *Viewer) takeHello(f berth.Frame) (Update, error) {
 		if h.Generation != v.generation || h.Offset != v.offset {
 			return Update{}, violation("resumed at generation %d offset %d instead of %d, %d", h.Generation, h.Offset, v.generation, v.offset)
 		}
+		v.repaintSeen = false // parts of another connection's repaint complete nothing
 		if v.repaintOwed {
 			// The last connection broke before its repaint was here, and an exact
 			// continuation brings none.
-			if err := v.Focus(berth.ViewerFocus{Refresh: true}); err != nil {
-				return Update{}, err
-			}
+			_ = v.Focus(berth.ViewerFocus{Refresh: true}) // a break shows at the next read
 		}
 		v.greeted = true
 		return u, nil

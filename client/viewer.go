@@ -81,7 +81,7 @@ const maxViolations = 3
 // View attaches to a session for as long as ctx lives. The first connection is
 // made here, and its failure is returned; later ones are made by Next.
 func (c *Client) View(ctx context.Context, ref string, r berth.AttachRequest) (*Viewer, error) {
-	v := &Viewer{client: c, ref: ref, req: r}
+	v := &Viewer{client: c, ref: ref, req: r, backoff: backoff{first: c.pause}}
 	if r.Generation != 0 && r.Offset != nil { // goes on from an earlier viewer
 		v.generation, v.offset = r.Generation, *r.Offset
 	}

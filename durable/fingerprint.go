@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"strconv"
 	"strings"
 
 	"github.com/gowebpki/jcs"
@@ -56,7 +54,7 @@ func exactNumbers(text []byte) error {
 			continue // a fraction is a double on both sides already
 		}
 		const exact = 1 << 53
-		if f, err := strconv.ParseFloat(n.String(), 64); err != nil || math.Abs(f) > exact {
+		if i, err := n.Int64(); err != nil || i > exact || i < -exact {
 			return berth.Errorf(berth.CodeInvalidArgument, "fingerprint: the number %s is larger than JSON holds exactly; give it as text", n)
 		}
 	}

@@ -214,19 +214,20 @@ func (h *house) clear() {
 	if h.t.Failed() {
 		h.dump()
 	}
-	for _, pid := range h.processes() {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended by itself
-	}
-	waitUntil(h.t, 10*time.Second, "nothing of this berth runs", func() bool {
-		left := h.processes()
-		for _, pid := range left {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // a restart may have slipped in between
-		}
-		return len(left) == 0
-	})
+	h.endAll()
 	if err := os.RemoveAll(h.dir); err != nil {
 		h.t.Errorf("clean up: %v", err)
 	}
+}
+
+func (h *house) endAll() {
+	waitUntil(h.t, 10*time.Second, "nothing of this berth runs", func() bool {
+		left := h.processes()
+		for _, pid := range left {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended by itself
+		}
+		return len(left) == 0
+	})
 }
 
 // processes finds what belongs to this house: berth's own processes carry its

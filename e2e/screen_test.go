@@ -17,6 +17,7 @@ type program struct {
 	name  string
 	argv  []string
 	ready string   // shown when it takes keys
+	back  string   // shown when a viewer comes back
 	first []string // typed before the viewer leaves
 	then  []string // typed after it came back
 	done  string   // shown at the end
@@ -44,11 +45,11 @@ func TestPrograms(t *testing.T) {
 	}
 	h := newHouse(t)
 	for _, p := range []program{
-		{name: "vim", argv: []string{"vim", "-u", "NONE", "-c", "set nomore t_RV= nu hls", text}, ready: "text.txt",
+		{name: "vim", argv: []string{"vim", "-n", "-u", "NONE", "-c", "set nomore t_RV= nu hls", text}, ready: "001 wide", back: "020 wide",
 			first: []string{"/wide", "Enter", "20j", "yy", "p"}, then: []string{":split", "Enter", "G", "iinserted text", "Escape"}, done: "inserted text", quit: []string{":qa!", "Enter"}},
-		{name: "less", argv: []string{"less", "-N", text}, ready: "text.txt",
+		{name: "less", argv: []string{"less", "-N", text}, ready: "001 wide", back: "050 wide",
 			first: []string{"Space", "Space"}, then: []string{"/250 wide", "Enter", "j", "j"}, done: "258", quit: []string{"q"}},
-		{name: "mc", argv: []string{"mc", "-u", "-x", files, files}, ready: "alpha",
+		{name: "mc", argv: []string{"mc", "-u", "-x", files, files}, ready: "alpha", back: "alpha",
 			first: []string{"Down", "Down"}, then: []string{"Tab", "Down", "Down", "Down"}, done: "gamma", quit: nil},
 	} {
 		t.Run(p.name, func(t *testing.T) { p.compare(t, h, dir) })
@@ -83,7 +84,7 @@ func (p program) compare(t *testing.T, h *house, dir string) {
 	}
 	h.killGuest()
 	big := newTerm(t, h.terminalEnv(), 100, 30, h.attachLine(p.name))
-	big.waitFor(p.ready)
+	big.waitFor(p.back)
 	big.keys(p.then...)
 	big.waitFor(p.done)
 	sameScreen(t, ref, big)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"berth"
@@ -78,7 +79,7 @@ func (s *session) depositNow() {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(s.g.work, holderTimeout)
 	defer cancel()
-	if err := s.deposit(ctx); err != nil && s.isLive() {
+	if err := s.deposit(ctx); err != nil && !errors.Is(err, holder.ErrGone) { // the stream tells of its end
 		s.log.Warn("the screen could not be deposited", "error", err)
 	}
 	s.refresh(ctx)

@@ -132,9 +132,13 @@ func Run(ctx context.Context, cfg Config) error {
 func (g *Guest) serve(ctx context.Context, l *listener) error {
 	retired, retire := context.WithCancel(ctx)
 	defer retire()
-	server := newServer(g, retire)
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(l) }()
+	server, handlers := newServer(g, retire)
+	served := make(chan struct{})
+	var serveErr error // valid once served is closed
+	go func() {
+		defer close(served)
+		serveErr = server.Serve(l)
+	}()
 	g.mu.Lock()
 	count := len(g.sessions)
 	g.mu.Unlock()
@@ -143,25 +147,75 @@ func (g *Guest) serve(ctx context.Context, l *listener) error {
 	var err error
 	select {
 	case <-retired.Done():
-	case err = <-failed:
-		failed <- http.ErrServerClosed
-		err = berth.Errorf(berth.CodeGuestFailed, "serve: %w", err)
+	case <-served:
+		err = berth.Errorf(berth.CodeGuestFailed, "serve: %w", serveErr)
 	}
 	g.log.Info("the guest stops; its sessions go on", "error", err)
 	// Screens first: from here on a kill -9 costs nothing any more.
 	g.depositAll()
 	close(g.stopping)
-	grace, cancel := context.WithTimeout(context.Background(), stopGrace)
-	defer cancel()
-	if server.Shutdown(grace) != nil {
-		_ = server.Close() // a viewer that reads nothing holds its handler up
-	}
-	<-failed
+	letGo(server, handlers)
+	<-served
 	g.shutdown()
 	return err
 }
 
+// letGo ends the server once its handlers are done. Shutdown alone would wait a
+// second for each HTTP/2 connection, for a client that has nothing to say; what
+// handlers wrote last is on the wire long before lastWords are over.
+func letGo(server *http.Server, handlers *handlerCount) {
+	grace, cancel := context.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = server.Shutdown(grace) }) // it tells the clients; Close below ends it
+	select {
+	case <-handlers.idle():
+		last := time.NewTimer(lastWords)
+		defer last.Stop()
+		select {
+		case <-last.C:
+		case <-grace.Done():
+		}
+	case <-grace.Done(): // a viewer that reads nothing holds its handler up
+	}
+	_ = server.Close() // the listener is closed already, and that is what it would report
+	cancel()
+	wg.Wait()
+}
+
+// handlerCount counts the requests that are being answered. It is no WaitGroup,
+// since requests may still come while it is waited for.
+type handlerCount struct {
+	mu   sync.Mutex
+	n    int
+	none chan struct{} // closed when n is 0; nil = nobody waits
+}
+
+func (c *handlerCount) add(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n += n
+	if c.n == 0 && c.none != nil {
+		close(c.none)
+		c.none = nil
+	}
+}
+
+// idle gives a channel that is closed once no request is being answered.
+func (c *handlerCount) idle() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ch := make(chan struct{})
+	if c.n == 0 {
+		close(ch)
+	} else {
+		c.none = ch
+	}
+	return ch
+}
+
 const (
+	lastWords = 50 * time.Millisecond
 	// stopGrace is what viewers get to take what is being written to them.
 	stopGrace = 2 * time.Second
 	// depositGrace is what all holders together get to take the screens.

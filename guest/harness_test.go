@@ -28,13 +28,13 @@ var binaries string
 
 func TestMain(m *testing.M) {
 	if name := os.Getenv("BERTH_TEST_PROGRAM"); name != "" {
-		os.Exit(testProgram(name))
+		os.Exit(testProgram(name)) //nolint:forbidigo // this is the main of the program in a session
 	}
 	code, err := runTests(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
-	os.Exit(code)
+	os.Exit(code) //nolint:forbidigo // this is the main of the test
 }
 
 func runTests(m *testing.M) (int, error) {
@@ -62,7 +62,7 @@ func runTests(m *testing.M) (int, error) {
 }
 
 // patience bounds every wait of the tests: far more than any of them needs.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // eventually waits until f is true.
 func eventually(t *testing.T, what string, f func() bool) {
@@ -311,6 +311,9 @@ func (l *lab) output(id string) []byte {
 		all = append(all, c.Data...)
 		if c.Offset+uint64(len(c.Data)) >= c.End {
 			return all
+		}
+		if len(c.Data) == 0 {
+			l.t.Fatalf("the log gives nothing at %d and says that it ends at %d", c.Offset, c.End)
 		}
 		r = guestapi.LogRequest{From: c.Offset + uint64(len(c.Data))}
 	}

@@ -44,13 +44,13 @@ func count(n string, how []string) error {
 	}
 	out := bufio.NewWriterSize(os.Stdout, 4096)
 	for i := range lines {
-		fmt.Fprintf(out, "\x1b[3%dmline %d\x1b[0m äöü\n", i%8, i)
+		_, _ = fmt.Fprintf(out, "\x1b[3%dmline %d\x1b[0m äöü\n", i%8, i)
 		if i%200 == 0 && len(how) > 0 && how[0] == "slow" {
 			_ = out.Flush()
 			<-time.After(time.Millisecond)
 		}
 	}
-	fmt.Fprintln(out, "all lines")
+	_, _ = fmt.Fprintln(out, "all lines")
 	if err := out.Flush(); err != nil {
 		return err
 	}

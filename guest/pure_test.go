@@ -143,8 +143,8 @@ func TestInputWaitsAndNothingIsDropped(t *testing.T) {
 		go func() { done <- q.push(t.Context(), text, false) }()
 		synctest.Wait()
 		select {
-		case <-done:
-			t.Fatal("256 KiB were queued for a program that reads nothing")
+		case err := <-done:
+			t.Fatal(err, "256 KiB were queued for a program that reads nothing")
 		default:
 		}
 		if q.bytes > inputLimit {

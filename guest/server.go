@@ -29,7 +29,8 @@ type server struct {
 	retire func()
 }
 
-func newServer(g *Guest, retire func()) *http.Server {
+// newServer makes the server, and counts its handlers while they run.
+func newServer(g *Guest, retire func()) (*http.Server, *handlerCount) {
 	s := &server{g: g, retire: retire}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/info", s.info)
@@ -48,8 +49,13 @@ func newServer(g *Guest, retire func()) *http.Server {
 	mux.HandleFunc("POST /v1/sessions/{id}/input", s.input)
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
+	var handlers handlerCount
 	return &http.Server{
-		Handler:   mux,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			handlers.add(1)
+			defer handlers.add(-1)
+			mux.ServeHTTP(w, r)
+		}),
 		Protocols: &protocols,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          maxStreams,
@@ -58,7 +64,7 @@ func newServer(g *Guest, retire func()) *http.Server {
 		},
 		ReadHeaderTimeout: 10 * time.Second,
 		ErrorLog:          slog.NewLogLogger(g.log.Handler(), slog.LevelWarn),
-	}
+	}, &handlers
 }
 
 func (s *server) info(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, s.g.info()) }

@@ -451,7 +451,7 @@ func (c *Client) Attach(ctx context.Context, id string, r AttachRequest) (*Attac
 	}
 	ctx, done := c.call(ctx)
 	pr, pw := io.Pipe()
-	resp, err := c.send(ctx, http.MethodPost, path, r.Query(), pr)
+	resp, err := c.send(ctx, http.MethodPost, path, r.Query(), pr) //nolint:bodyclose // AttachStream.Close does
 	if err != nil {
 		done()
 		_ = pw.Close()

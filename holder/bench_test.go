@@ -196,7 +196,7 @@ func BenchmarkIdleMemory(b *testing.B) {
 		one.end()
 		two.end()
 	}
-	st, err := os.Stat(binary)
+	st, err := os.Stat(holderBinary)
 	if err != nil {
 		b.Fatal(err)
 	}

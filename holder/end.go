@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,6 +37,7 @@ func (k *keeper) tick(now time.Time) {
 	if due(k.flushAt, now) {
 		k.flushAt = time.Time{}
 		k.log.Flush()
+		runtime.Gosched() // see readOutput
 	}
 	if k.killing.running() {
 		k.tickKill(now)

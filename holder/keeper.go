@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -27,16 +28,17 @@ type keeper struct {
 	socket string
 	record Running
 
-	lock    *os.File // holds the lock; never read
-	foreign bool     // the directory has records of another program
-	wrote   bool     // running.json is ours
-	sockDev uint64
-	sockIno uint64
-	pty     *terminal.PTY
-	log     *terminal.Log
-	cgroup  process.Cgroup
-	signals chan os.Signal
-	fds     fds
+	lock      *os.File // holds the lock; never read
+	foreign   bool     // the directory has records of another program
+	wrote     bool     // running.json is ours
+	sockDev   uint64
+	sockIno   uint64
+	pty       *terminal.PTY
+	log       *terminal.Log
+	cgroup    process.Cgroup
+	signals   chan os.Signal
+	terminate atomic.Bool // a SIGTERM came; set by the signal relay
+	fds       fds
 
 	leader   int       // PID of the program; 0 before the start and after it was reaped
 	leaderAt time.Time // when its end was seen; zero while it runs
@@ -45,11 +47,10 @@ type keeper struct {
 	exit     *berth.Exit
 	quit     bool
 
-	masterOn   uint32      // what the loop waits for on the master
-	flushAt    time.Time   // when waiting output is handed to the log's writer; zero = none waits
-	input      []byte      // for the program, not yet taken by the terminal
-	inputFull  bool        // too much of it waits: connections are not read for more
-	terminate  atomic.Bool // a SIGTERM came; set by the signal relay
+	masterOn   uint32    // what the loop waits for on the master
+	flushAt    time.Time // when waiting output is handed to the log's writer; zero = none waits
+	input      []byte    // for the program, not yet taken by the terminal
+	inputFull  bool      // too much of it waits: connections are not read for more
 	conns      map[int]*link
 	streams    []*link // those of conns that follow the output
 	killing    ladder
@@ -57,6 +58,7 @@ type keeper struct {
 	scratch    []byte    // for output from disk, while a reader lags; nil = not needed yet
 	readBuf    [16 << 10]byte
 	endBy      time.Time // after the end: when the last reader must have what it gets
+	unyielded  int       // bytes read since the log's writer was let run
 	busy       bool      // output came since the last wait
 	acceptOff  bool      // as many connections as there may be
 	gather     gather
@@ -81,6 +83,7 @@ const (
 	maxUnsent   = 1 << 20               // answers that wait on one connection, before its requests do
 	eventsAtOne = 32
 	busyWait    = 2 // milliseconds
+	yieldAfter  = 64 << 10
 )
 
 func (k *keeper) openLoop() error {
@@ -185,21 +188,6 @@ func (k *keeper) wait(events []unix.EpollEvent) (int, error) {
 	return unix.EpollWait(k.fds.epoll, events, timeout)
 }
 
-// relaySignals brings signals into the loop. It ends with the loop.
-func (k *keeper) relaySignals(end chan struct{}) {
-	for {
-		select {
-		case s := <-k.signals:
-			if s == unix.SIGTERM {
-				k.terminate.Store(true)
-			}
-			k.notify()
-		case <-end:
-			return
-		}
-	}
-}
-
 func (k *keeper) handle(fd int, events uint32, now time.Time) {
 	switch fd {
 	case k.fds.wake:
@@ -228,7 +216,7 @@ func (k *keeper) woken(now time.Time) {
 		k.startKill(now)
 	}
 	k.reapOthers()
-	if !k.drained && k.masterOn&unix.EPOLLIN == 0 {
+	if k.masterOn&unix.EPOLLIN == 0 {
 		k.watchMaster(k.masterOn | unix.EPOLLIN)
 	}
 }
@@ -249,6 +237,7 @@ func (k *keeper) readOutput(now time.Time) {
 		if len(b) == 0 { // the disk is behind: the program waits, we do not
 			k.watchMaster(k.masterOn &^ unix.EPOLLIN)
 			k.log.Flush()
+			runtime.Gosched()
 			return
 		}
 		n, err := k.pty.Read(b)
@@ -261,6 +250,10 @@ func (k *keeper) readOutput(now time.Time) {
 			return
 		}
 		k.busy = true
+		if k.unyielded += n; k.unyielded >= yieldAfter {
+			k.unyielded = 0
+			runtime.Gosched() // the log's writer has its turn; there is one processor
+		}
 		if pending && k.flushAt.IsZero() {
 			k.flushAt = now.Add(flushAfter)
 		}

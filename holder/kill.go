@@ -190,8 +190,7 @@ func (k *keeper) killed(time.Time) {
 	for _, l := range waiting {
 		l.waiting = false
 		l.reply(reOK, addKill(nil, res))
-		if l.flush(k) {
-			l.rearm(k)
-		}
+		l.flush(k)
+		l.rearm(k)
 	}
 }

@@ -24,6 +24,7 @@ type link struct {
 	askBy   time.Time // by when it must have made a request; zero = it has
 	on      uint32    // what the loop waits for
 
+	muted   bool // the other side reads no more; what it sent before is still taken
 	stream  bool
 	pos     uint64 // next byte of output to send
 	told    bool   // the exit was put into out
@@ -70,18 +71,24 @@ func (l *link) close(k *keeper) {
 		return
 	}
 	delete(k.conns, l.fd)
-	if l.stream {
-		for i, s := range k.streams {
-			if s == l {
-				k.streams = append(k.streams[:i], k.streams[i+1:]...)
-				break
-			}
-		}
-	}
+	l.mute(k)
 	_ = unix.Close(l.fd) // what was sent is with the kernel
 	if k.acceptOff && k.fds.listener >= 0 {
 		k.acceptOff = false
 		k.rewatch(k.fds.listener, unix.EPOLLIN)
+	}
+}
+
+// mute stops sending on a connection whose other side has closed. It may have
+// sent input before that, so it is read to its end: somebody who types "exit"
+// and goes at once has said "exit".
+func (l *link) mute(k *keeper) {
+	l.muted, l.blocked, l.out = true, false, nil
+	for i, s := range k.streams {
+		if s == l {
+			k.streams = append(k.streams[:i], k.streams[i+1:]...)
+			return
+		}
 	}
 }
 
@@ -103,7 +110,9 @@ func (l *link) rearm(k *keeper) {
 func (l *link) event(k *keeper, events uint32, now time.Time) {
 	if events&unix.EPOLLOUT != 0 {
 		l.blocked = false
-		if !l.flush(k) {
+		l.flush(k)
+		if l.told && len(l.out) == 0 {
+			l.close(k)
 			return
 		}
 	}
@@ -151,7 +160,8 @@ func (l *link) read(k *keeper, now time.Time) bool {
 	} else {
 		l.in = append(l.in[:0:0], data...)
 	}
-	return l.flush(k)
+	l.flush(k)
+	return true
 }
 
 // limit bounds the body of a frame by its type.
@@ -197,24 +207,21 @@ func (l *link) fail(err error) {
 	l.reply(reError, addError(nil, berth.AsError(err)))
 }
 
-// flush sends what is in out; false when the connection is over and closed.
-func (l *link) flush(k *keeper) bool {
+// flush sends what is in out.
+func (l *link) flush(k *keeper) {
 	for len(l.out) > 0 {
 		n, err := k.gather.send(l.fd, l.out)
-		if err != nil {
-			l.close(k)
-			return false
+		if err != nil || l.muted {
+			l.mute(k)
+			return
 		}
 		if n == 0 {
 			l.blocked = true
-			break
+			return
 		}
 		l.out = l.out[n:]
 	}
-	if len(l.out) == 0 {
-		l.out = nil
-	}
-	return true
+	l.out = nil
 }
 
 // serve brings every stream forward as far as its socket takes it.
@@ -231,7 +238,7 @@ func (k *keeper) serve(now time.Time) {
 
 // advance sends one frame of output; false when there is nothing to do now.
 func (l *link) advance(k *keeper, now time.Time) bool {
-	if l.blocked || len(l.out) > 0 {
+	if l.blocked || l.muted || len(l.out) > 0 {
 		return false
 	}
 	end := k.log.End()
@@ -241,6 +248,9 @@ func (l *link) advance(k *keeper, now time.Time) bool {
 			l.told = true
 			l.reply(reExit, addExit(nil, *k.exit))
 			l.flush(k)
+			if len(l.out) == 0 { // the exit is the last item
+				l.close(k)
+			}
 		}
 		return false
 	}
@@ -251,7 +261,7 @@ func (l *link) advance(k *keeper, now time.Time) bool {
 	if len(a) == 0 {
 		var ok bool
 		if a, ok = l.older(k, end); !ok {
-			return k.conns[l.fd] == l && len(l.out) == 0
+			return !l.muted && len(l.out) == 0
 		}
 	}
 	return l.output(k, a, b, end)
@@ -308,7 +318,7 @@ func (l *link) output(k *keeper, a, b []byte, end uint64) bool {
 	binary.BigEndian.PutUint32(h, uint32(len(h)-4+len(a)+len(b)))
 	sent, err := k.gather.send(l.fd, h, a, b)
 	if err != nil {
-		l.close(k)
+		l.mute(k)
 		return false
 	}
 	if sent == 0 {
@@ -330,7 +340,7 @@ func (l *link) output(k *keeper, a, b []byte, end uint64) bool {
 
 // owed reports whether the connection still waits for something at the end.
 func (l *link) owed(k *keeper) bool {
-	return len(l.out) > 0 || l.waiting || l.stream && !l.told
+	return !l.muted && (len(l.out) > 0 || l.waiting || l.stream && !l.told)
 }
 
 // readLog answers opReadLog.

@@ -20,7 +20,7 @@ import (
 	"berth/terminal"
 )
 
-var binary string
+var holderBinary string
 
 // TestMain builds the real program, and looks for goroutines of the client half
 // that nobody waits for.
@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(err)
 	}
-	binary = filepath.Join(dir, "berth-holder")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "berth/cmd/berth-holder")
+	holderBinary = filepath.Join(dir, "berth-holder")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", holderBinary, "berth/cmd/berth-holder")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		panic(fmt.Sprintf("build the holder: %v\n%s", err, out))
@@ -74,7 +74,7 @@ func config(t testing.TB, argv ...string) holder.StartConfig {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return holder.StartConfig{
-		Binary: binary, Dir: dir, Socket: filepath.Join(dir, "s"),
+		Binary: holderBinary, Dir: dir, Socket: filepath.Join(dir, "s"),
 		Spec: holder.Spec{
 			ID: "s-test" + strings.ToLower(strings.TrimPrefix(filepath.Base(dir), "b")), Generation: 1, Argv: argv,
 			Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "TERM=xterm-256color", "SECRET=hunter2"},
@@ -139,7 +139,7 @@ func (s *session) end() {
 // waitFor waits until a condition holds.
 func waitFor(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(45 * time.Second)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !cond() {
@@ -222,4 +222,41 @@ func lastOutput(t testing.TB, s *session) string {
 		t.Fatal(err)
 	}
 	return string(p[:n])
+}
+
+func (s *session) input(text string) {
+	s.t.Helper()
+	st, err := s.Stream(ctx(s.t), 0)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer st.Close() //nolint:errcheck // what was sent arrives
+	if err := st.Input([]byte(text)); err != nil {
+		s.t.Fatal(err)
+	}
+	// A connection that is closed with unread output takes nothing along: the
+	// holder reads what was sent first.
+}
+
+// waitOutput waits until the output has a text and gives all of it.
+func (s *session) waitOutput(text string) (got string) {
+	s.t.Helper()
+	p := make([]byte, 1<<20)
+	waitFor(s.t, "output "+text, func() bool {
+		n, err := s.ReadLog(ctx(s.t), 0, p)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		got = string(p[:n])
+		return strings.Contains(got, text)
+	})
+	return got
+}
+
+func (s *session) waitFlood(bytes uint64) {
+	s.t.Helper()
+	waitFor(s.t, "a flood", func() bool {
+		info, err := s.Info(ctx(s.t))
+		return err == nil && info.End > bytes
+	})
 }

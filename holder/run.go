@@ -6,7 +6,6 @@ import (
 	"io"
 	"math"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -24,13 +23,14 @@ import (
 // signals, umask and standard streams.
 func Run(args []string, stdin, stdout *os.File) error {
 	k, err := setUp(args, stdin)
-	if err != nil {
-		_, werr := stdout.Write(frame(reError, addError(nil, startFailure(err))))
-		return errors.Join(err, werr)
-	}
 	// When nobody reads the answer any more, the program runs all the same: its
-	// record is on disk, and the next guest finds it.
-	_, _ = stdout.Write(frame(reOK, nil))
+	// record is on disk, and the next guest finds it. (A raw write, since a broken
+	// standard output of os.File ends the process.)
+	if err != nil {
+		_, _ = unix.Write(int(stdout.Fd()), frame(reError, addError(nil, startFailure(err))))
+		return err
+	}
+	_, _ = unix.Write(int(stdout.Fd()), frame(reOK, nil))
 	if err := silence(stdin, stdout); err != nil {
 		return err
 	}
@@ -47,16 +47,13 @@ func setUp(args []string, stdin *os.File) (*keeper, error) {
 		return nil, berth.Errorf(berth.CodeStartFailed, "the holder got no spec: %w", errors.Join(err, errFrame))
 	}
 	spec, err := decodeSpec(body)
-	if err == nil {
-		err = spec.check()
-	}
 	if err != nil {
-		return nil, err
+		return nil, berth.Errorf(berth.CodeStartFailed, "the holder got a spec that it does not understand: %w", err)
 	}
 	// What this process inherited open must not go on to the program.
 	_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC) // before Linux 5.11 there is only Go's own close-on-exec
 	k := &keeper{spec: spec, dir: args[0], socket: args[1], fds: fds{epoll: -1, wake: -1, listener: -1, pidfd: -1}}
-	for _, step := range []func() error{k.takeDir, k.openTerminal, k.openLoop, k.bind, k.start} {
+	for _, step := range []func() error{k.takeDir, k.spec.check, k.openTerminal, k.openLoop, k.bind, k.start} {
 		if err := step(); err != nil {
 			k.undo()
 			return nil, err
@@ -130,11 +127,10 @@ func (k *keeper) start() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become the reaper of the program's children: %w", err)
 	}
-	// What is not handled is inherited: a program whose starter ignored a signal
-	// would ignore it too. A handler is reset by exec.
-	k.signals = make(chan os.Signal, 8)
-	signal.Notify(k.signals, unix.SIGCHLD, unix.SIGTERM, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT,
-		unix.SIGPIPE, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU)
+	k.handleSignals()
+	if err := defaultSignals(); err != nil {
+		return err
+	}
 	pid, err := k.spawn()
 	if err != nil {
 		return err
@@ -202,7 +198,7 @@ func (k *keeper) undo() {
 	}
 }
 
-// errFromRead tells the end of the output from a failure.
+// ended tells the end of the output from a failure.
 func ended(err error) bool { return errors.Is(err, io.EOF) }
 
 // exitOf says how a program ended.

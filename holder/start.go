@@ -19,7 +19,7 @@ const maxSpec = 16 << 20
 // holderEnv is the whole environment of a holder: settings of its runtime that
 // have to be there before main. The program's own goes over the pipe, so that it
 // is not to be seen in /proc/PID/environ.
-var holderEnv = [...]string{"GOMAXPROCS=2", "GOGC=25", "GOTRACEBACK=single"}
+var holderEnv = [...]string{"GOMAXPROCS=1", "GOGC=25", "GOTRACEBACK=single"}
 
 // Start starts a holder and returns when its program runs and the record is on
 // disk. Errors: CodeCommandNotFound, CodeCwdUnusable, CodeStartFailed,

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,7 +45,7 @@ func newFakeGuest() *fakeGuest {
 	}
 }
 
-var errGone = berth.Errorf(berth.CodeHostUnreachable, "the guest is dead")
+var errGone = berth.Errorf(berth.CodeHostUnreachable, "the guest is dead: %w", syscall.ECONNREFUSED)
 
 func (g *fakeGuest) kill() {
 	g.mu.Lock()
@@ -80,7 +81,10 @@ func (g *fakeGuest) send(ev guestapi.Event) {
 func (g *fakeGuest) change(id string, f func(*guestapi.Session)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	s := g.sessions[id]
+	s, ok := g.sessions[id]
+	if !ok {
+		return
+	}
 	f(&s)
 	g.sessions[id] = s
 	g.send(guestapi.Event{Session: &s})
@@ -222,7 +226,7 @@ func (g *fakeGuest) Kill(_ context.Context, id string) (guestapi.KillResult, err
 		return guestapi.KillResult{}, err
 	}
 	if !s.State.Live() {
-		return guestapi.KillResult{}, berth.Errorf(berth.CodeSessionEnded, "session %s has ended", id)
+		return guestapi.KillResult{Exit: s.Exit, Survivors: []int{}}, nil
 	}
 	g.exit(id, 129)
 	s, err = g.Session(context.Background(), id)

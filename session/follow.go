@@ -2,7 +2,9 @@ package session
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
+	"syscall"
 	"time"
 
 	"berth"
@@ -48,6 +50,14 @@ const (
 	ensureTimeout = 15 * time.Second
 	backoffFirst  = 50 * time.Millisecond
 	backoffMost   = 2 * time.Second
+	// helloTimeout is how long a guest may take for its first line. One that is
+	// stopped takes the connection (its kernel does) and says nothing; it is not
+	// dead, but it cannot be reached.
+	helloTimeout = 5 * time.Second
+	// steady is how long a connection must have lasted for the next try to come
+	// at once. A guest that ends as soon as it has started is started ever more
+	// slowly, not dozens of times a second.
+	steady = time.Second
 	// reachPatience is how long a call waits for a guest that was lost just
 	// now: a killed guest is back within a fraction of it. A host that is away
 	// for longer fails calls at once.
@@ -58,12 +68,13 @@ const (
 func (r *Registry) follow(ctx context.Context, h *hostState) {
 	wait := backoffFirst
 	for ctx.Err() == nil {
-		synced, err := r.stream(ctx, h)
+		began := time.Now()
+		err := r.stream(ctx, h)
 		if ctx.Err() != nil {
 			return
 		}
 		r.lose(ctx, h, err)
-		if synced {
+		if time.Since(began) > steady {
 			wait = backoffFirst
 		}
 		// Between half and all of it, so that many daemons do not knock together.
@@ -78,24 +89,33 @@ func (r *Registry) follow(ctx context.Context, h *hostState) {
 	}
 }
 
-// stream is one connection: ensure a guest, list, follow. synced tells whether
-// it came as far as a full list.
-func (r *Registry) stream(ctx context.Context, h *hostState) (synced bool, err error) {
+// stream is one connection: ensure a guest, list, follow. It returns the reason
+// of its end, never nil.
+func (r *Registry) stream(ctx context.Context, h *hostState) error {
 	ensureCtx, cancel := context.WithTimeout(ctx, ensureTimeout)
-	err = h.link.Ensure(ensureCtx)
+	err := h.link.Ensure(ensureCtx)
 	cancel()
 	if err != nil {
-		return false, err
+		return err
 	}
-	err = h.link.Guest.Events(ctx, func(ev guestapi.Event) error {
-		synced = synced || ev.Synced
+	eventCtx, stop := context.WithCancel(ctx)
+	defer stop()
+	silent := time.AfterFunc(helloTimeout, stop)
+	defer silent.Stop()
+	err = h.link.Guest.Events(eventCtx, func(ev guestapi.Event) error {
+		if ev.Hello != nil {
+			silent.Stop()
+		}
 		r.event(ctx, h, ev)
 		return nil
 	})
-	if err == nil {
-		err = berth.Errorf(berth.CodeHostUnreachable, "the guest of %s closed the connection", h.link.Name)
+	switch {
+	case eventCtx.Err() != nil && ctx.Err() == nil:
+		return berth.Errorf(berth.CodeHostUnreachable, "the guest of %s took the connection and said nothing for %s", h.link.Name, helloTimeout)
+	case err == nil:
+		return berth.Errorf(berth.CodeHostUnreachable, "the guest of %s closed the connection", h.link.Name)
 	}
-	return synced, err
+	return err
 }
 
 // lose makes the sessions of a host unknown.
@@ -134,8 +154,7 @@ func (r *Registry) settle(h *hostState) {
 
 func (r *Registry) publish(ctx context.Context, kind berth.EventKind, subject string) {
 	if _, err := r.cfg.Store.Publish(ctx, durable.EventDraft{Kind: kind, Subject: subject}); err != nil && ctx.Err() == nil {
-		r.cfg.Log.Error("publish an event", "kind", kind, "err", err)
-		r.storeError(err)
+		r.cfg.Log.Error("publish an event", "kind", kind, "err", r.storeError(err))
 	}
 }
 
@@ -204,16 +223,27 @@ func (r *Registry) see(h *hostState, s guestapi.Session) {
 	if e.seen != nil && e.seen.Agent != nil && s.Agent == nil {
 		e.hook = nil // the program took its report back: a hook from before it says nothing either
 	}
+	s.Hook = r.hear(e, s.Hook)
 	e.seen, e.round, e.gone = &s, h.round, ""
-	if s.Hook != nil {
-		if a := HookAgent(*s.Hook); a != nil {
-			e.hook = a
-		}
-	}
 	r.judge(e)
 	if KnownAgent(s.Argv) != "" {
 		wake(h.look)
 	}
+}
+
+// hear takes the last hook line, once: a guest shows it again with every change
+// of the session. What is kept of it has no payload, which can be a megabyte.
+// r.mu is held.
+func (r *Registry) hear(e *entry, line *guestapi.HookLine) *guestapi.HookLine {
+	if line == nil {
+		return nil
+	}
+	if e.seen == nil || e.seen.Hook == nil || e.seen.Hook.Event != line.Event || !e.seen.Hook.At.Equal(line.At) {
+		if a := HookAgent(*line); a != nil {
+			e.hook = a
+		}
+	}
+	return &guestapi.HookLine{Session: line.Session, Event: line.Event, At: line.At}
 }
 
 // adopt makes an entry for a session that the store does not know: the store
@@ -358,6 +388,48 @@ func (r *Registry) reach(ctx context.Context, h *hostState, name string) error {
 		}
 		return berth.Errorf(berth.CodeHostUnreachable, "host %s cannot be reached: %w", name, err).WithFact("host", name)
 	}
+}
+
+// call asks a guest something, and once more over its next connection when the
+// first try failed in a way that again allows: a guest that is killed is back
+// in a moment, and whoever asked in that moment should not have to know.
+func (r *Registry) call(ctx context.Context, h *hostState, again func(error) bool, f func() error) error {
+	r.mu.Lock()
+	round := h.round
+	r.mu.Unlock()
+	err := f()
+	if err == nil || !again(err) {
+		return err
+	}
+	patience := time.NewTimer(reachPatience)
+	defer patience.Stop()
+	for {
+		r.mu.Lock()
+		next, changed := h.connected && h.round > round, r.changed
+		r.mu.Unlock()
+		if next {
+			return f()
+		}
+		select {
+		case <-changed:
+		case <-patience.C:
+			return err
+		case <-r.ended:
+			return err
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// broken reports whether the connection failed: enough to ask again where asking
+// twice is the same as asking once.
+func broken(err error) bool { return errors.Is(err, berth.CodeHostUnreachable) }
+
+// unsent reports whether nobody heard: the guest did not take the connection.
+// What was heard may have been done, and is not asked for twice.
+func unsent(err error) bool {
+	return broken(err) && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT))
 }
 
 // wake fills a channel that has room for one: a second wake-up is the same as one.

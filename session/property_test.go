@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -70,15 +71,6 @@ func TestPropertyNamesAndRecords(t *testing.T) {
 		}
 		g.guest.kill() // so that the strays are listed
 		g.guest.start()
-		defer func() {
-			if t.Failed() {
-				g.r.mu.Lock()
-				for id, e := range g.r.sessions {
-					t.Logf("%s: due %v stored %v seen %v removed %v creating %v removing %v gone %q round %d/%d", id, e.due, e.stored, e.seen, e.removed, e.creating, e.removing, e.gone, e.round, g.r.hosts[0].round)
-				}
-				t.Logf("%+v %v\n%s", g.r.hosts[0], g.guest.sessions, g.logged())
-			}
-		}()
 		g.until("all is quiet", func() bool { return quiet(g) })
 		checkNames(rt, g, removed)
 		if err := agreement(g); err != nil {
@@ -116,6 +108,9 @@ func quiet(g *rig) bool {
 	}
 	g.guest.mu.Lock()
 	defer g.guest.mu.Unlock()
+	if len(g.guest.subs) != 1 { // the end of the last connection was not noticed yet
+		return false
+	}
 	for id := range g.guest.sessions {
 		if g.r.sessions[id] == nil {
 			return false
@@ -186,17 +181,19 @@ func TestAdoptionOnSQLite(t *testing.T) {
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
+	began, spent := time.Now(), cpuTime(t)
 	st = openSQLite(t, path)
 	g.store, g.cfg.Store = st, st
 	g.run()
-	took := time.Since(began)
+	spent = cpuTime(t) - spent
 	if c := g.r.Counts(); c.Running != 200 {
 		t.Errorf("counts %+v", c)
 	}
-	t.Logf("store opened and 200 sessions adopted in %s", took)
-	if took > time.Second {
-		t.Errorf("adoption took %s", took)
+	// The time on the clock is the machine's as much as ours, so the time on the
+	// processor is what is held.
+	t.Logf("store opened and 200 sessions adopted in %s, %s of them on the processor", time.Since(began), spent)
+	if spent > time.Second {
+		t.Errorf("adoption took %s on the processor", spent)
 	}
 	if err := g.stop(); err != nil {
 		t.Fatal(err)
@@ -204,4 +201,14 @@ func TestAdoptionOnSQLite(t *testing.T) {
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// cpuTime is what this process has spent on processors so far.
+func cpuTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -388,7 +388,7 @@ func (r *Registry) Resize(ctx context.Context, ref string, size berth.Size, ifMa
 	if err != nil {
 		return berth.Session{}, err
 	}
-	if err := h.link.Guest.Resize(ctx, e.id, size); err != nil {
+	if err := r.call(ctx, h, broken, func() error { return h.link.Guest.Resize(ctx, e.id, size) }); err != nil {
 		return berth.Session{}, err
 	}
 	return r.refresh(ctx, h, e)
@@ -397,7 +397,11 @@ func (r *Registry) Resize(ctx context.Context, ref string, size berth.Size, ifMa
 // refresh asks the guest for a session that was just acted on, so that the
 // caller reads what it wrote, and commits what came of it.
 func (r *Registry) refresh(ctx context.Context, h *hostState, e *entry) (berth.Session, error) {
-	s, err := h.link.Guest.Session(ctx, e.id)
+	var s guestapi.Session
+	err := r.call(ctx, h, broken, func() (err error) {
+		s, err = h.link.Guest.Session(ctx, e.id)
+		return err
+	})
 	if err != nil {
 		return berth.Session{}, err
 	}
@@ -418,12 +422,13 @@ func (r *Registry) Signal(ctx context.Context, ref, signal string) error {
 	if err != nil {
 		return err
 	}
-	return h.link.Guest.Signal(ctx, e.id, signal)
+	return r.call(ctx, h, unsent, func() error { return h.link.Guest.Signal(ctx, e.id, signal) })
 }
 
-// Kill ends the program and returns when it is gone.
+// Kill ends the program and returns when it is gone. Where it has ended before,
+// what it left in its cgroup is ended, and the exit is the one that was.
 func (r *Registry) Kill(ctx context.Context, ref string, ifMatch int64) (guestapi.KillResult, error) {
-	e, h, err := r.use(ctx, ref, true, ifMatch)
+	e, h, err := r.use(ctx, ref, false, ifMatch)
 	if err != nil {
 		return guestapi.KillResult{}, err
 	}
@@ -431,7 +436,11 @@ func (r *Registry) Kill(ctx context.Context, ref string, ifMatch int64) (guestap
 }
 
 func (r *Registry) kill(ctx context.Context, h *hostState, e *entry) (guestapi.KillResult, error) {
-	res, err := h.link.Guest.Kill(ctx, e.id)
+	var res guestapi.KillResult
+	err := r.call(ctx, h, unsent, func() (err error) {
+		res, err = h.link.Guest.Kill(ctx, e.id)
+		return err
+	})
 	if err != nil {
 		return res, err
 	}
@@ -451,32 +460,44 @@ func (r *Registry) Input(ctx context.Context, ref string, in guestapi.InputReque
 	if err != nil {
 		return err
 	}
-	return h.link.Guest.Input(ctx, e.id, in)
+	return r.call(ctx, h, unsent, func() error { return h.link.Guest.Input(ctx, e.id, in) })
 }
 
 // Screen gives the screen.
-func (r *Registry) Screen(ctx context.Context, ref string, ansi bool) (guestapi.Screen, error) {
+func (r *Registry) Screen(ctx context.Context, ref string, ansi bool) (out guestapi.Screen, err error) {
 	e, h, err := r.use(ctx, ref, false, 0)
 	if err != nil {
-		return guestapi.Screen{}, err
+		return out, err
 	}
-	return h.link.Guest.Screen(ctx, e.id, ansi)
+	err = r.call(ctx, h, broken, func() (err error) {
+		out, err = h.link.Guest.Screen(ctx, e.id, ansi)
+		return err
+	})
+	return out, err
 }
 
 // Log reads output.
-func (r *Registry) Log(ctx context.Context, ref string, q guestapi.LogRequest) (guestapi.LogChunk, error) {
+func (r *Registry) Log(ctx context.Context, ref string, q guestapi.LogRequest) (out guestapi.LogChunk, err error) {
 	e, h, err := r.use(ctx, ref, false, 0)
 	if err != nil {
-		return guestapi.LogChunk{}, err
+		return out, err
 	}
-	return h.link.Guest.Log(ctx, e.id, q)
+	err = r.call(ctx, h, broken, func() (err error) {
+		out, err = h.link.Guest.Log(ctx, e.id, q)
+		return err
+	})
+	return out, err
 }
 
 // Attach opens a viewer's stream.
-func (r *Registry) Attach(ctx context.Context, ref string, q guestapi.AttachRequest) (*guestapi.AttachStream, error) {
+func (r *Registry) Attach(ctx context.Context, ref string, q guestapi.AttachRequest) (out *guestapi.AttachStream, err error) {
 	e, h, err := r.use(ctx, ref, false, 0)
 	if err != nil {
 		return nil, err
 	}
-	return h.link.Guest.Attach(ctx, e.id, q)
+	err = r.call(ctx, h, broken, func() (err error) {
+		out, err = h.link.Guest.Attach(ctx, e.id, q)
+		return err
+	})
+	return out, err
 }

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,7 +22,14 @@ import (
 	"berth/guestapi"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if builtPrograms != "" {
+			_ = os.RemoveAll(builtPrograms)
+		}
+		os.Exit(code) //nolint:forbidigo // a test's main
+	}))
+}
 
 func TestCreateCommitsBeforeTheGuestIsAsked(t *testing.T) {
 	g := newRig(t).run()
@@ -150,10 +159,10 @@ func (r *repeat) Read(p []byte) (int, error) {
 func TestAGeneratedNameIsDrawnAgain(t *testing.T) {
 	g := newRig(t)
 	g.cfg.Random = &repeat{every: 5}
-	ticks := time.Now()
+	began := time.Now()
+	var ticks atomic.Int64
 	g.cfg.Now = func() time.Time { // so that ids differ although their random part does not
-		ticks = ticks.Add(time.Millisecond)
-		return ticks
+		return began.Add(time.Duration(ticks.Add(1)) * time.Millisecond)
 	}
 	g.run()
 	seen := map[string]bool{}
@@ -295,12 +304,12 @@ func TestALostSessionThatIsThereAfterAll(t *testing.T) {
 	g.guest.sessions[s.ID] = kept
 	g.guest.mu.Unlock()
 	g.guest.start()
-	got := g.untilState(s.ID, berth.SessionRunning)
+	g.untilState(s.ID, berth.SessionRunning)
 	g.until("the record is live again", func() bool {
 		rec, err := g.store.Get(t.Context(), recordKind, s.ID)
 		return err == nil && !rec.Terminal
 	})
-	if got = g.get(s.ID); got.Name == "work" || g.get("work").ID != other.ID {
+	if got := g.get(s.ID); got.Name == "work" || g.get("work").ID != other.ID {
 		t.Errorf("two live sessions are called %s", got.Name)
 	}
 }
@@ -520,8 +529,12 @@ func TestResizeAndKillReadTheirWrites(t *testing.T) {
 	if got := g.get(s.ID); got.State != berth.SessionExited {
 		t.Errorf("killed, yet %s", got.State)
 	}
-	_, err = g.r.Kill(t.Context(), s.ID, 0)
-	wantCode(t, err, berth.CodeSessionEnded)
+	// A program that has ended may have left others: a second kill is for them,
+	// and tells the exit that was.
+	again, err := g.r.Kill(t.Context(), s.ID, 0)
+	if err != nil || again.Exit == nil || again.Exit.Code != res.Exit.Code {
+		t.Errorf("a second kill: %+v, %v", again, err)
+	}
 }
 
 func TestAdoptionWithoutAStore(t *testing.T) {
@@ -553,11 +566,7 @@ func TestAdoptionAfterARestartWritesNothing(t *testing.T) {
 		g.create(berth.SessionSpec{})
 	}
 	before := fault.Writes()
-	began := time.Now()
 	g.restart()
-	if d := time.Since(began); d > time.Second {
-		t.Errorf("adoption took %s", d)
-	}
 	if c := g.r.Counts(); c.Running != 200 {
 		t.Errorf("counts %+v", c)
 	}
@@ -672,7 +681,7 @@ func TestHooksRankBelowReports(t *testing.T) {
 		if a := g.get(s.ID).Agent; a.State != berth.AgentIdle || a.Source != berth.AgentFromOSC {
 			t.Errorf("agent %+v", a)
 		}
-		g.guest.change(s.ID, func(s *guestapi.Session) { s.Agent, s.Hook = nil, nil })
+		g.guest.change(s.ID, func(s *guestapi.Session) { s.Agent = nil })
 		synctest.Wait()
 		if a := g.get(s.ID).Agent; a != nil && a.Source == berth.AgentFromHook {
 			t.Errorf("the report was taken back, and a hook from before it is shown: %+v", a)
@@ -725,6 +734,56 @@ func TestScreenRulesLookOnceASecond(t *testing.T) {
 		}
 		_ = g.stop()
 	})
+}
+
+// A guest that is stopped takes the connection and says nothing: it cannot be
+// reached, and what waits for the first look must not wait for ever.
+func TestAGuestThatSaysNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		g.cfg.Hosts[0].Guest = silentGuest{g.guest}
+		began := time.Now()
+		g.run()
+		if d := time.Since(began); d != helloTimeout {
+			t.Errorf("settled after %s", d)
+		}
+		if st := g.r.Guest(berth.LocalHost); st.Reachable || !strings.Contains(st.Error, "said nothing") {
+			t.Errorf("guest %+v", st)
+		}
+		_ = g.stop()
+	})
+}
+
+type silentGuest struct{ *fakeGuest }
+
+func (silentGuest) Events(ctx context.Context, _ func(guestapi.Event) error) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A guest that ends as soon as it has started is not started dozens of times a second.
+func TestAGuestThatEndsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		births := 0
+		g.cfg.Hosts[0].Ensure = func(context.Context) error { births++; return nil }
+		g.cfg.Hosts[0].Guest = dyingGuest{g.guest}
+		g.run()
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		_ = g.stop()
+		if births > 50 {
+			t.Errorf("it was started %d times in a minute", births)
+		}
+		if n := len(g.kinds(berth.LocalHost)); n > 2*births {
+			t.Errorf("%d events for %d losses", n, births)
+		}
+	})
+}
+
+type dyingGuest struct{ *fakeGuest }
+
+func (dyingGuest) Events(_ context.Context, f func(guestapi.Event) error) error {
+	return errors.Join(f(guestapi.Event{Hello: &guestapi.Info{}}), f(guestapi.Event{Synced: true}), errGone)
 }
 
 // A value that was withheld, and one that was given, must be nowhere but in

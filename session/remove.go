@@ -6,6 +6,7 @@ import (
 
 	"berth"
 	"berth/durable"
+	"berth/guestapi"
 )
 
 // Remove forgets a session that has ended, with every file of it. force kills
@@ -72,7 +73,11 @@ func (r *Registry) removeAt(ctx context.Context, h *hostState, e *entry, kill bo
 		return err
 	}
 	if kill {
-		res, err := h.link.Guest.Kill(ctx, e.id)
+		var res guestapi.KillResult
+		err := r.call(ctx, h, unsent, func() (err error) {
+			res, err = h.link.Guest.Kill(ctx, e.id)
+			return err
+		})
 		switch {
 		case errors.Is(err, berth.CodeSessionEnded), errors.Is(err, berth.CodeSessionLost),
 			errors.Is(err, berth.CodeNotFound), errors.Is(err, berth.CodeRecordUnreadable):
@@ -83,7 +88,7 @@ func (r *Registry) removeAt(ctx context.Context, h *hostState, e *entry, kill bo
 			return berth.Errorf(berth.CodeKillIncomplete, "the program of session %s is still there after SIGKILL", e.id)
 		}
 	}
-	err := h.link.Guest.Remove(ctx, e.id)
+	err := r.call(ctx, h, broken, func() error { return h.link.Guest.Remove(ctx, e.id) })
 	if errors.Is(err, berth.CodeNotFound) {
 		return nil // it was removed before, or its files went with the machine
 	}

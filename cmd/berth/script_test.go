@@ -110,6 +110,7 @@ func setup(env *testscript.Env) error {
 		"HOME":              home,
 		"PATH":              programs + ":" + os.Getenv("PATH"),
 		"OTHER":             other,
+		"VERSION":           berth.Version(),
 		"OTHER_VERSION":     otherVersion,
 		"TERM":              "xterm-256color",
 		"LANG":              "C.UTF-8",
@@ -145,6 +146,30 @@ func endAll(t testscript.T, house string) {
 		end(t, r.Holder.PID, r.Holder.StartTime)
 		end(t, r.Program.PID, r.Program.StartTime)
 	}
+	// What got stuck before it wrote a record names the directory, which no
+	// process of anybody else does.
+	for _, pid := range mentioning(house + "/") {
+		end(t, pid, 0)
+	}
+}
+
+// mentioning lists the processes that have text among their arguments.
+func mentioning(text string) []int {
+	var pids []int
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return nil
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil || !bytes.Contains(data, []byte(text)) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil && pid != os.Getpid() {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // end kills a process and waits until it is gone. startTime 0 = it was found
@@ -327,7 +352,7 @@ func cmdJSON(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// lookUp walks a document. "#" is the number of elements.
+// lookUp walks a document. "len" is the number of elements of an array.
 func lookUp(doc any, path []string) (any, bool) {
 	for _, key := range path {
 		switch v := doc.(type) {
@@ -338,7 +363,7 @@ func lookUp(doc any, path []string) (any, bool) {
 			}
 			doc = next
 		case []any:
-			if key == "#" {
+			if key == "len" {
 				return len(v), true
 			}
 			i, err := strconv.Atoi(key)

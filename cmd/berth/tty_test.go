@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,7 +17,8 @@ import (
 
 // cmdTTY runs berth on a terminal of 80×24. The arguments are the status that it
 // must end with, then pairs of a pattern to wait for and keys to send (as a Go
-// string without its quotes), then -- and the command.
+// string without its quotes), then -- and the command. Keys that begin with ! are
+// a command of the script instead: !kill9 daemon, or !berth and its arguments.
 func cmdTTY(ts *testscript.TestScript, neg bool, args []string) {
 	usage := func() { ts.Fatalf("usage: tty CODE [PATTERN KEYS]… -- ARGS…") }
 	if neg || len(args) < 3 {
@@ -52,6 +54,10 @@ func cmdTTY(ts *testscript.TestScript, neg bool, args []string) {
 			_ = cmd.Wait()
 			ts.Fatalf("%q did not come; the terminal shows %q", step[0], tty.text())
 		}
+		if action, ok := strings.CutPrefix(step[1], "!"); ok {
+			act(ts, strings.Fields(action))
+			continue
+		}
 		_, err := io.WriteString(master, step[1])
 		ts.Check(err)
 	}
@@ -61,6 +67,19 @@ func cmdTTY(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	if got != want {
 		ts.Fatalf("it ended with %d, not %d; the terminal shows %q", got, want, tty.text())
+	}
+}
+
+func act(ts *testscript.TestScript, args []string) {
+	switch {
+	case len(args) == 2 && args[0] == "kill9":
+		cmdKill9(ts, false, args[1:])
+	case len(args) > 1 && args[0] == "berth":
+		if out, err := command(ts, args[1:]).CombinedOutput(); err != nil {
+			ts.Fatalf("%v: %v\n%s", args, err, out)
+		}
+	default:
+		ts.Fatalf("%v is no action", args)
 	}
 }
 

@@ -124,22 +124,28 @@ func wantRecord(t *testing.T, s durable.Store, want durable.Record) {
 	}
 }
 
-func wantCode(t *testing.T, err error, code berth.Code) *berth.Error {
+func wantCode(t *testing.T, err error, code berth.Code) {
 	t.Helper()
-	if !errors.Is(err, code) {
+	var e *berth.Error
+	if !errors.As(err, &e) || e.Code != code {
 		t.Fatalf("got the error %v, want the code %s", err, code)
 	}
+}
+
+// factOf gives a fact of a refusal; "" = it has none.
+func factOf(err error, fact string) string {
 	var e *berth.Error
-	if !errors.As(err, &e) {
-		t.Fatalf("%v is not a berth.Error", err)
+	if errors.As(err, &e) {
+		return e.Facts[fact]
 	}
-	return e
+	return ""
 }
 
 func wantFact(t *testing.T, err error, code berth.Code, fact, value string) {
 	t.Helper()
-	if e := wantCode(t, err, code); e.Facts[fact] != value {
-		t.Fatalf("%v: fact %s is %q, want %q", err, fact, e.Facts[fact], value)
+	wantCode(t, err, code)
+	if got := factOf(err, fact); got != value {
+		t.Fatalf("%v: fact %s is %q, want %q", err, fact, got, value)
 	}
 }
 

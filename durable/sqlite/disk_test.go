@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -61,6 +63,7 @@ func newDisk(t *testing.T, megabytes int64) *disk {
 		t.Fatal(err)
 	}
 	d.run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0", d.image)
+	d.keep() // before: its cleanup comes last, and detach sees what is left open
 	t.Cleanup(d.detach)
 	d.mount()
 	return d
@@ -82,19 +85,61 @@ func (d *disk) unmount() { d.t.Helper(); d.run("umount", d.dir) }
 // detach is the cleanup: it runs after a failure at any point, so it asks
 // nothing and takes what is there.
 func (d *disk) detach() {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // the test's own context is over by now
-	defer cancel()
 	if err := unix.Unmount(d.dir, 0); err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: it is not mounted
 		d.t.Errorf("something is left open on the disk: %v", err)
-		_ = unix.Unmount(d.dir, unix.MNT_DETACH)
 	}
-	out, err := exec.CommandContext(ctx, "losetup", "--noheadings", "--output", "NAME", "--associated", d.image).Output()
+	if err := giveBack(d.dir, d.image); err != nil {
+		d.t.Error(err)
+	}
+}
+
+// giveBack takes a disk off the machine, mounted or not, used or not.
+func giveBack(dir, image string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // a test's own context is over by now
+	defer cancel()
+	_ = unix.Unmount(dir, unix.MNT_DETACH) // as a rule it is not mounted any more
+	out, err := exec.CommandContext(ctx, "losetup", "--noheadings", "--output", "NAME", "--associated", image).Output()
 	if err != nil {
-		d.t.Errorf("losetup: %v", err)
+		return fmt.Errorf("losetup: %w", err)
 	}
 	for device := range strings.FieldsSeq(string(out)) {
 		_ = exec.CommandContext(ctx, "losetup", "--detach", device).Run() // it may be gone since
 	}
+	return nil
+}
+
+// keep starts a process that gives the disk back when the test's own process
+// ends without a cleanup: killed, or out of time. The kernel closes its input.
+func (d *disk) keep() {
+	d.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	keeper := exec.Command(self)
+	keeper.Env = append(os.Environ(), roleVar+"="+roleKeeper, dirVar+"="+d.dir, imageVar+"="+d.image)
+	keeper.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // whoever kills the test's group does not mean it
+	end, err := keeper.StdinPipe()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if err := keeper.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() {
+		if err := errors.Join(end.Close(), keeper.Wait()); err != nil {
+			d.t.Errorf("the keeper of the disk: %v", err)
+		}
+	})
+}
+
+// keepDisk is the role of that process.
+func keepDisk(dir, image string) {
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test's process ends
+	if err := giveBack(dir, image); err != nil {
+		panic(err)
+	}
+	_ = os.Remove(image) // 64 MB; after a cleanup it is gone with its directory
 }
 
 // cut takes the power away: what was not synced is lost, and every access from

@@ -14,7 +14,7 @@ const (
 
 	// pruneBatch is how many events one transaction drops: a writer waits for
 	// one batch at most, some milliseconds.
-	pruneBatch = 5000
+	pruneBatch = 2000
 )
 
 // publish gives events their places, inside a transaction. The counter is read

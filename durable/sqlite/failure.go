@@ -48,15 +48,30 @@ func (s *Store) classify(what string, err error) error {
 	if s.isClosed() { // a read that met Close
 		return closedError()
 	}
-	switch sqliteCode(err) {
-	case codes.SQLITE_BUSY, codes.SQLITE_LOCKED:
+	switch {
+	case isLocked(err):
 		return locked(what, s.cfg.Path, err)
-	case codes.SQLITE_IOERR, codes.SQLITE_FULL, codes.SQLITE_CORRUPT, codes.SQLITE_NOTADB,
-		codes.SQLITE_CANTOPEN, codes.SQLITE_READONLY, codes.SQLITE_PERM, codes.SQLITE_NOMEM,
-		codes.SQLITE_PROTOCOL, codes.SQLITE_NOLFS:
+	case isFatal(err):
 		return s.fail(what, err)
 	}
 	return berth.Errorf(berth.CodeInternal, "%s in %s: %w", what, s.cfg.Path, err)
+}
+
+// isLocked reports that another process has the file; nothing was written.
+func isLocked(err error) bool {
+	code := sqliteCode(err)
+	return code == codes.SQLITE_BUSY || code == codes.SQLITE_LOCKED
+}
+
+// isFatal reports an error of the disk, the file or the memory.
+func isFatal(err error) bool {
+	switch sqliteCode(err) {
+	case codes.SQLITE_IOERR, codes.SQLITE_FULL, codes.SQLITE_CORRUPT, codes.SQLITE_NOTADB,
+		codes.SQLITE_CANTOPEN, codes.SQLITE_READONLY, codes.SQLITE_PERM, codes.SQLITE_NOMEM,
+		codes.SQLITE_PROTOCOL, codes.SQLITE_NOLFS:
+		return true
+	}
+	return false
 }
 
 // fail stops the store.
@@ -100,7 +115,7 @@ func unusable(path string, err error) error {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist):
 		return berth.Errorf(berth.CodeStateDir, "open the store: %w", err).WithFact("path", path)
 	}
-	if code := sqliteCode(err); code == codes.SQLITE_BUSY || code == codes.SQLITE_LOCKED {
+	if isLocked(err) {
 		return locked("open the store", path, err)
 	}
 	var refusal *berth.Error

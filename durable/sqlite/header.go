@@ -63,8 +63,8 @@ func schemaVersion(path string) (version int64, err error) {
 	}
 	version = int64(binary.BigEndian.Uint32(header[headerUserVersion:]))
 	app := binary.BigEndian.Uint32(header[headerApplication:])
-	// Without a version nothing of ours was committed yet: an interrupted first
-	// start, whose file is in WAL mode and has no tables.
+	// Without a version nothing of ours was committed yet: a first start that
+	// was cut off, or another program's; refuseForeign tells them apart.
 	if app != applicationID && (app != 0 || version != 0) {
 		return 0, errForeignDatabase
 	}

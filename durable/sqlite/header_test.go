@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pressly/goose/v3"
+
 	"berth"
 	"berth/durable"
 )
@@ -29,8 +31,10 @@ func crashed(t *testing.T, version int64) (path string) {
 	db.SetMaxOpenConns(1)
 	for _, q := range []string{
 		"CREATE TABLE newer (x)",
-		fmt.Sprintf("PRAGMA user_version = %d", version),
-		"INSERT INTO newer VALUES (zeroblob(100000))",
+		// One transaction of many pages: cut off inside it, the log has the new
+		// version in its first page and no commit.
+		"BEGIN", fmt.Sprintf("PRAGMA user_version = %d", version), "INSERT INTO newer VALUES (zeroblob(20000))", "COMMIT",
+		"INSERT INTO newer VALUES (zeroblob(20000))",
 	} {
 		if _, err := db.ExecContext(t.Context(), q); err != nil {
 			t.Fatal(err)
@@ -180,14 +184,16 @@ func TestUnusableFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.ExecContext(t.Context(), "CREATE TABLE songs (x); PRAGMA user_version = 1"); err != nil {
-		t.Fatal(err)
+	var foreignImages [2][]byte
+	for i, q := range []string{"CREATE TABLE songs (x)", "PRAGMA user_version = 1"} {
+		if _, err := db.ExecContext(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+		if foreignImages[i], err = os.ReadFile(foreign); err != nil {
+			t.Fatal(err)
+		}
 	}
 	_ = db.Close()
-	foreignImage, err := os.ReadFile(foreign)
-	if err != nil {
-		t.Fatal(err)
-	}
 	spoiled := append([]byte(nil), image...)
 	for i := headerSize; i < len(spoiled); i++ {
 		spoiled[i] = byte(i)
@@ -196,7 +202,8 @@ func TestUnusableFiles(t *testing.T) {
 		"text":             []byte("this is a note to myself\n"),
 		"long text":        []byte(strings.Repeat("this is a note to myself\n", 1000)),
 		"a short header":   image[:50],
-		"another program":  foreignImage,
+		"another program":  foreignImages[0],
+		"one of version 1": foreignImages[1],
 		"a spoiled schema": spoiled,
 		"a cut off file":   image[:4096],
 	} {
@@ -224,7 +231,21 @@ func TestUnusableFiles(t *testing.T) {
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	closeStore(t, openStore(t, Config{Path: empty})) // an interrupted first start
+	closeStore(t, openStore(t, Config{Path: empty})) // a first start that was cut off
+	begun := filepath.Join(t.TempDir(), berth.FileStore)
+	db, err = sql.Open("sqlite", dsn(begun, "journal_mode(WAL)"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := goose.NewProvider(goose.DialectSQLite3, db, os.DirFS("migrations"), goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.GetDBVersion(t.Context()); err != nil { // it makes the table of the migrations alone
+		t.Fatal(err)
+	}
+	_ = db.Close()
+	closeStore(t, openStore(t, Config{Path: begun})) // and a later one
 }
 
 // Damage behind the header shows when it is read, and stops the store.

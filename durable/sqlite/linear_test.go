@@ -182,7 +182,7 @@ func (c *client) run(calls int) error {
 // Eight clients, a server that is killed again and again: what they saw must be
 // what a store that does one call after the other could have answered.
 func TestLinearizable(t *testing.T) {
-	const clients, calls, kills = 8, 2000, 20
+	const clients, calls, kills = 8, 600, 12
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"path/filepath"
 	"reflect"
@@ -184,7 +185,7 @@ func (w *twins) actions() map[string]func(*rapid.T) {
 			w.mem = w.mem.Reopen(w.cfg.Owner)
 			w.open(t)
 		},
-		"": w.compare, // after each of the others
+		"read": w.compare,
 	}
 }
 
@@ -222,9 +223,19 @@ type listing struct {
 }
 
 func TestFileAndMemoryAgree(t *testing.T) {
+	// Each run makes a database; 40 take some seconds with -race. Give
+	// -rapid.checks for more.
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
+	if !given {
+		if err := flag.Set("rapid.checks", "40"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	rapid.Check(t, func(r *rapid.T) {
 		w := newTwins(r, t.TempDir())
 		defer func() { _ = w.file.Close() }()
 		r.Repeat(w.actions())
+		w.compare(r)
 	})
 }

@@ -21,12 +21,16 @@ import (
 
 // The test binary is also the programs that the tests kill and stop: a server
 // of a store, one request a line over a unix socket, and a holder of a lease.
+// And it is the keeper that gives a disk back after a killed test.
 const (
 	roleVar     = "BERTH_TEST_ROLE"
 	socketVar   = "BERTH_TEST_SOCKET"
 	pathVar     = "BERTH_TEST_STORE"
 	roleServer  = "store-server"
 	roleHolder  = "lease-holder"
+	roleKeeper  = "disk-keeper"
+	dirVar      = "BERTH_TEST_DISK"
+	imageVar    = "BERTH_TEST_IMAGE"
 	holderLease = 2 * time.Second
 )
 
@@ -36,6 +40,8 @@ func TestMain(m *testing.M) {
 		serve(os.Getenv(pathVar), os.Getenv(socketVar))
 	case roleHolder:
 		hold(os.Getenv(socketVar))
+	case roleKeeper:
+		keepDisk(os.Getenv(dirVar), os.Getenv(imageVar))
 	default:
 		m.Run()
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"strconv"
@@ -36,6 +37,24 @@ func newSchema() (schema, error) {
 		return schema{}, fmt.Errorf("the number of migration %s: %w", names[len(names)-1], err)
 	}
 	return schema{files: files, latest: latest}, nil
+}
+
+// refuseForeign refuses a database without a version that has tables: it is
+// another program's, which uses neither of the two numbers in the header. Our
+// own has at most the table of the migrations then, from a start that was cut
+// off. The database is opened without a change of its journal.
+func refuseForeign(ctx context.Context, path string) (err error) {
+	db, err := sql.Open("sqlite", dsn(path, "query_only(1)"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	var tables int
+	err = db.QueryRowContext(ctx, `SELECT COUNT(*) FROM sqlite_schema WHERE name NOT IN ('goose_db_version', 'sqlite_sequence')`).Scan(&tables)
+	if err == nil && tables > 0 {
+		return errForeignDatabase
+	}
+	return err
 }
 
 // migrate brings the schema up to date. A start on a schema that is up to date

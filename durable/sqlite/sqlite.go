@@ -89,8 +89,10 @@ func boottime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// Store is a durable.Store in a file. One process has it open at a time: the
-// daemon, which locks the state directory before.
+// Store is a durable.Store in a file. One process has it open at a time, once:
+// the daemon, which locks the state directory before. (Any close of the file in
+// the same process, also that of Open's look at the header, gives up the POSIX
+// locks that the process has on it.)
 type Store struct {
 	cfg     Config
 	owner   string // JSON of cfg.Owner
@@ -168,6 +170,11 @@ func createFile(path string) error {
 }
 
 func (s *Store) connect(ctx context.Context, schema schema, version int64) (err error) {
+	if version == 0 {
+		if err := refuseForeign(ctx, s.cfg.Path); err != nil {
+			return err
+		}
+	}
 	if s.write, err = sql.Open("sqlite", dsn(s.cfg.Path,
 		"busy_timeout("+fmt.Sprint(busyTimeout.Milliseconds())+")",
 		"journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)",

@@ -130,10 +130,10 @@ func (s *Store) transact(t *txn, fn func(*txn) error) error {
 		}
 		err = fmt.Errorf("commit: %w", err)
 	}
-	if _, rollErr := s.do.rollback.ExecContext(t.ctx); rollErr != nil && sqliteCode(err) == 0 {
-		// A refusal whose transaction cannot be ended leaves the connection in
-		// it. After an error of SQLite's own it may have ended it already.
-		return s.fail("roll back", rollErr)
+	if _, rollErr := s.do.rollback.ExecContext(t.ctx); rollErr != nil && !isFatal(err) {
+		// The connection would stay in the transaction. After an error of the
+		// disk SQLite may have ended it itself, and the store stops anyway.
+		return s.fail("roll back", errors.Join(rollErr, err))
 	}
 	return err
 }

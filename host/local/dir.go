@@ -12,8 +12,8 @@ import (
 
 // PrivateDir makes the runtime directory, with mode 0700, or checks the one that
 // is there: whoever can replace a socket in it reads every key that is typed. A
-// symbolic link, a directory of another user and one that others may write to
-// are CodeRuntimeDir.
+// symbolic link, a directory of another user and one that others may enter are
+// CodeRuntimeDir.
 func PrivateDir(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return berth.Errorf(berth.CodeRuntimeDir, "%w", err)
@@ -35,32 +35,9 @@ func PrivateDir(dir string) error {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
 		return berth.Errorf(berth.CodeRuntimeDir, "%s belongs to user %d, not to %d", dir, st.Uid, os.Geteuid())
 	}
-	if perm := info.Mode().Perm(); perm&0o022 != 0 {
-		return berth.Errorf(berth.CodeRuntimeDir, "%s can be written to by others (mode %04o)", dir, perm).
+	if perm := info.Mode().Perm(); perm&0o077 != 0 {
+		return berth.Errorf(berth.CodeRuntimeDir, "%s is open to others (mode %04o)", dir, perm).
 			WithHint("chmod 700 " + strconv.Quote(dir))
 	}
 	return nil
-}
-
-// Linger looks whether this user's systemd manager stays when the user logs
-// out. Without that, every process below it ends about ten seconds after the
-// last log-out, holders too. root is "/", but for tests.
-func Linger(root, user string) berth.Finding {
-	f := berth.Finding{Check: "linger"}
-	if _, err := os.Stat(filepath.Join(root, "run/systemd/system")); err != nil {
-		f.Status, f.Detail = "ok", "systemd does not run here, so no log-out ends what runs"
-		return f
-	}
-	_, err := os.Stat(filepath.Join(root, "var/lib/systemd/linger", filepath.Base(user)))
-	switch {
-	case err == nil:
-		f.Status, f.Detail = "ok", "what runs stays when "+user+" logs out"
-	case os.IsNotExist(err):
-		f.Status, f.Detail = "warn", "systemd may end every session when "+user+" logs out"
-		f.Fix = "loginctl enable-linger " + user
-	default:
-		f.Status, f.Detail = "unknown", err.Error()
-		f.Fix = "loginctl show-user " + user + " --property=Linger"
-	}
-	return f
 }

@@ -91,22 +91,3 @@ func (d daemonAPI) View(ctx context.Context, ref string, q berth.AttachRequest) 
 
 // anyRevision: a person at a terminal acts on the session as it is.
 const anyRevision = 0
-
-// Export and ReplaceGuest are asked of the client where it has them.
-func (d daemonAPI) Export(ctx context.Context, ref, format string, w io.Writer) error {
-	if c, ok := any(d.Client).(interface {
-		Export(ctx context.Context, ref, format string, w io.Writer) error
-	}); ok {
-		return c.Export(ctx, ref, format, w)
-	}
-	return berth.Errorf(berth.CodeInternal, "this build cannot export")
-}
-
-func (d daemonAPI) ReplaceGuest(ctx context.Context) error {
-	if c, ok := any(d.Client).(interface {
-		ReplaceGuest(ctx context.Context) error
-	}); ok {
-		return c.ReplaceGuest(ctx)
-	}
-	return berth.Errorf(berth.CodeInternal, "this build cannot replace a guest")
-}

@@ -60,6 +60,9 @@ func (a *app) attach(ctx context.Context, t *userTerminal, o attachOptions) erro
 	if err != nil {
 		return err
 	}
+	if err := a.refuseSelf(ctx, api, o.ref); err != nil {
+		return err
+	}
 	req := berth.AttachRequest{Size: t.size(), ReadOnly: o.readOnly, SizePolicy: o.policy, SSHAuthSock: o.sshSock}
 	viewer, err := api.View(ctx, o.ref, req)
 	if err != nil {
@@ -70,6 +73,24 @@ func (a *app) attach(ctx context.Context, t *userTerminal, o attachOptions) erro
 		return err
 	}
 	return a.finish(o, end)
+}
+
+// refuseSelf refuses to show a session inside itself: what it shows would be its
+// own output, and so without an end. Only inside a session is there a question.
+func (a *app) refuseSelf(ctx context.Context, api API, ref string) error {
+	inside := a.env.Getenv(envSession)
+	if inside == "" {
+		return nil
+	}
+	s, err := api.Session(ctx, ref)
+	if err != nil {
+		return err
+	}
+	if s.ID == inside {
+		return berth.Errorf(berth.CodeConflict, "this terminal is the session %s itself", s.Name).
+			WithHint("attach from outside of it")
+	}
+	return nil
 }
 
 // finish tells how it ended, on the terminal that is the user's again.
@@ -253,7 +274,7 @@ func (v *attachment) repaint(p []byte) error {
 	v.painted, v.noticed = true, false
 	v.mu.Unlock()
 	if first {
-		p = append([]byte(saveTitle+strings.Repeat("\n", v.term.size().Rows)), p...)
+		p = append([]byte(saveTerminal+strings.Repeat("\n", v.term.size().Rows)), p...)
 	}
 	return v.queue.put(p)
 }

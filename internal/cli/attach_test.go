@@ -250,10 +250,10 @@ func TestAttachDetaches(t *testing.T) {
 	if end := s.ended(); !end.detached || end.exit != nil || end.err != nil {
 		t.Errorf("got %+v", end)
 	}
-	s.shows(resetTerminal + restoreTitle + "\r\r\n\x1b[J") // leaveLine; the terminal adds a return again
+	s.shows(resetTerminal + giveBack + "\r\r\n\x1b[J") // leaveLine; the terminal adds a return again
 	// What stood on the terminal went into its scrollback before the repaint
 	// cleared it: one line feed a row, from where the cursor was.
-	if shown := s.text(); !strings.HasPrefix(shown, saveTitle+strings.Repeat("\n", 30)+"\x1b[H") {
+	if shown := s.text(); !strings.HasPrefix(shown, saveTerminal+strings.Repeat("\n", 30)+"\x1b[H") {
 		t.Errorf("it begins with %q", shown[:min(len(shown), 60)])
 	}
 }
@@ -267,7 +267,7 @@ func TestAttachEndsWithTheProgram(t *testing.T) {
 	}
 	// The cursor stands on a fresh line already, and only the colour that was
 	// changed is put back: the user may have set others.
-	s.shows("last words\r\n" + resetTerminal + "\x1b]111\x1b\\" + restoreTitle + clearBelow)
+	s.shows("last words\r\n" + resetTerminal + "\x1b]111\x1b\\" + giveBack + clearBelow)
 }
 
 // On SIGTERM and SIGHUP the context ends: the terminal is put back then too.

@@ -15,7 +15,7 @@ type viewFlags struct {
 
 func (f *viewFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.policy, "size-policy", "", "whose terminal decides the size: `POLICY` latest, smallest or fixed")
-	cmd.Flags().StringVar(&f.detachKey, "detach-key", defaultDetachKey, "`KEYS` that leave the session running; none = no keys do")
+	cmd.Flags().StringVar(&f.detachKey, "detach-key", "", "`KEYS` that leave the session running, like 'ctrl-b d'; none = no keys do")
 	cmd.Flags().BoolVar(&f.noSSHAgent, "no-ssh-agent", false, "do not lend your SSH agent to the session while you are attached")
 	_ = cmd.RegisterFlagCompletionFunc("size-policy", cobra.FixedCompletions( // the flag exists
 		[]string{string(berth.SizeLatest), string(berth.SizeSmallest), string(berth.SizeFixed)}, cobra.ShellCompDirectiveNoFileComp))
@@ -24,6 +24,9 @@ func (f *viewFlags) add(cmd *cobra.Command) {
 // options reads the flags.
 func (f *viewFlags) options(a *app, cmd *cobra.Command) (attachOptions, error) {
 	o := attachOptions{policy: berth.SizePolicy(f.policy), keyText: f.detachKey}
+	if o.keyText == "" {
+		o.keyText = a.detachKeyText()
+	}
 	if o.policy != "" && !o.policy.Valid() {
 		return o, usage(cmd, "--size-policy %q is not latest, smallest or fixed", f.policy)
 	}
@@ -31,7 +34,7 @@ func (f *viewFlags) options(a *app, cmd *cobra.Command) (attachOptions, error) {
 		o.sshSock = a.env.Getenv("SSH_AUTH_SOCK")
 	}
 	var err error
-	o.keys, err = parseDetachKeys(f.detachKey)
+	o.keys, err = parseDetachKeys(o.keyText)
 	return o, err
 }
 

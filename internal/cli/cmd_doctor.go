@@ -89,11 +89,11 @@ func (a *app) printFindings(findings []berth.Finding) error {
 	style := map[string]string{findingOK: styleGood, findingWarn: styleWarn, findingFail: styleError, findingUnknown: styleDim}
 	for _, f := range findings {
 		pad := fmt.Sprintf("%-8s", f.Status)
-		if err := a.printf("%s%-15s%s\n", a.styled(a.env.Stdout, style[f.Status], pad), f.Check, oneLine(f.Detail, 0)); err != nil {
+		if err := a.printf("%s%-16s%s\n", a.styled(a.env.Stdout, style[f.Status], pad), f.Check, oneLine(f.Detail, 0)); err != nil {
 			return err
 		}
 		if f.Fix != "" {
-			if err := a.printf("%23sfix: %s\n", "", oneLine(f.Fix, 0)); err != nil {
+			if err := a.printf("%24sfix: %s\n", "", oneLine(f.Fix, 0)); err != nil {
 				return err
 			}
 		}
@@ -103,7 +103,7 @@ func (a *app) printFindings(findings []berth.Finding) error {
 
 // checkDaemon asks the daemon, its guest and its standing problems.
 func (a *app) checkDaemon(ctx context.Context, paths berth.Paths) []berth.Finding {
-	api, err := a.client()
+	api, err := a.ownClient()
 	if err != nil {
 		return []berth.Finding{finding("daemon", findingFail, err)}
 	}
@@ -130,7 +130,11 @@ func (a *app) checkDaemon(ctx context.Context, paths berth.Paths) []berth.Findin
 		out = append(out, berth.Finding{Check: "guest", Status: findingOK, Detail: fmt.Sprintf("version %s, pid %d", s.Guest.Version, s.Guest.PID)})
 	}
 	for _, p := range s.Problems {
-		out = append(out, berth.Finding{Check: string(p.Code), Status: findingFail, Detail: p.Detail, Fix: p.Hint})
+		status := findingFail
+		if p.Code == berth.CodeGuestOutdated { // it works, less well than it could
+			status = findingWarn
+		}
+		out = append(out, berth.Finding{Check: string(p.Code), Status: status, Detail: p.Detail, Fix: p.Hint})
 	}
 	return out
 }

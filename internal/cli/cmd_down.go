@@ -36,7 +36,7 @@ type downAnswer struct {
 }
 
 func (a *app) down(ctx context.Context) error {
-	api, err := a.client()
+	api, err := a.ownClient()
 	if err != nil {
 		return err
 	}

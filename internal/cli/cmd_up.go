@@ -62,20 +62,23 @@ type upAnswer struct {
 }
 
 func (a *app) up(ctx context.Context, replaceGuest bool) error {
-	api, err := a.client()
+	api, err := a.ownClient()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, upDeadline)
+	starting, cancel := context.WithTimeout(ctx, upDeadline)
 	defer cancel()
 	stop := a.progress("starting the daemon")
-	status, started, err := a.ensureDaemon(ctx, api)
+	status, started, err := a.ensureDaemon(starting, api)
 	stop()
 	if err != nil {
 		return err
 	}
 	if replaceGuest {
-		if err := api.ReplaceGuest(ctx); err != nil {
+		stop := a.progress("replacing the guest")
+		err := api.ReplaceGuest(ctx) // every screen is deposited first
+		stop()
+		if err != nil {
 			return err
 		}
 		if status, err = api.Status(ctx); err != nil {

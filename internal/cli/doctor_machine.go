@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -113,32 +112,50 @@ func checkLinger(getenv func(string) string) berth.Finding {
 // how kill reaches processes that left its groups.
 func checkCgroup() berth.Finding {
 	f := berth.Finding{Check: "cgroup", Status: findingWarn}
-	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err != nil {
-		f.Detail = "cgroup v2 is not mounted: kill cannot find processes that left a session's groups"
-		f.Fix = "boot with systemd.unified_cgroup_hierarchy=1"
+	self, err1 := os.ReadFile("/proc/self/cgroup")
+	mounts, err2 := os.ReadFile("/proc/self/mountinfo")
+	if err := errors.Join(err1, err2); err != nil {
+		f.Status, f.Detail = findingUnknown, oneLine(err.Error(), 0)
 		return f
 	}
-	data, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		f.Status, f.Detail = findingUnknown, err.Error()
+	const cost = "kill cannot find processes that left a session's groups"
+	dir, ok := cgroupDir(self, mounts)
+	if !ok {
+		f.Detail, f.Fix = "cgroup v2 is not mounted: "+cost, "boot with systemd.unified_cgroup_hierarchy=1"
 		return f
 	}
-	for line := range bytes.Lines(data) {
-		own, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("0::"))
-		if !ok {
+	if err := unix.Access(dir, unix.W_OK); err != nil {
+		f.Detail, f.Fix = fmt.Sprintf("%s cannot be written (%v): %s", dir, err, cost), "run the daemon in a systemd user session"
+		return f
+	}
+	f.Status, f.Detail = findingOK, dir+" is writable"
+	return f
+}
+
+// cgroupDir finds the directory of this process's cgroup v2: its path below the
+// root of the hierarchy, seen through the mount, which may show only a part.
+func cgroupDir(self, mounts []byte) (string, bool) {
+	own, found := "", false
+	for line := range strings.Lines(string(self)) {
+		if rest, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			own, found = rest, true
+		}
+	}
+	if !found {
+		return "", false
+	}
+	for line := range strings.Lines(string(mounts)) {
+		before, after, ok := strings.Cut(line, " - ")
+		fields := strings.Fields(before)
+		if !ok || len(fields) < 5 || !strings.HasPrefix(after, "cgroup2 ") {
 			continue
 		}
-		dir := filepath.Join("/sys/fs/cgroup", string(own))
-		if err := unix.Access(dir, unix.W_OK); err != nil {
-			f.Detail = fmt.Sprintf("%s cannot be written (%v): kill cannot find processes that left a session's groups", dir, err)
-			f.Fix = "run the daemon in a systemd user session"
-			return f
+		root, at := fields[3], fields[4]
+		if rest, err := filepath.Rel(root, own); err == nil && !strings.HasPrefix(rest, "..") {
+			return filepath.Join(at, rest), true
 		}
-		f.Status, f.Detail = findingOK, dir+" is writable"
-		return f
 	}
-	f.Status, f.Detail = findingUnknown, "/proc/self/cgroup names no cgroup v2"
-	return f
+	return "", false
 }
 
 // checkPidfd looks for the kernel's handle of a process, without which a signal

@@ -91,3 +91,21 @@ func TestProcessAlive(t *testing.T) {
 		t.Errorf("pid 0: %v, %v", ok, err)
 	}
 }
+
+func TestCgroupDir(t *testing.T) {
+	const unified = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+	const hybrid = "29 23 0:25 / /sys/fs/cgroup ro - tmpfs tmpfs rw\n30 29 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+	const inside = "30 23 0:26 /box /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+	for _, c := range []struct{ self, mounts, want string }{
+		{"0::/user.slice/a\n", unified, "/sys/fs/cgroup/user.slice/a"},
+		{"4:cpu:/x\n0::/\n", hybrid, "/sys/fs/cgroup/unified"},
+		{"0::/box/a\n", inside, "/sys/fs/cgroup/a"},
+		{"0::/elsewhere\n", inside, ""},
+		{"4:cpu:/x\n", hybrid, ""},
+		{"0::/\n", "29 23 0:25 / /sys/fs/cgroup ro - tmpfs tmpfs rw\n", ""},
+	} {
+		if got, ok := cgroupDir([]byte(c.self), []byte(c.mounts)); got != c.want || ok != (c.want != "") {
+			t.Errorf("%q in %q: got %q, %v", c.self, c.mounts, got, ok)
+		}
+	}
+}

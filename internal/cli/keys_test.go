@@ -2,6 +2,9 @@ package cli
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"berth"
@@ -119,4 +122,22 @@ func FuzzKeyScanner(f *testing.F) {
 			t.Fatalf("%q became %q", in, out)
 		}
 	})
+}
+
+func TestDetachKeyOfTheConfigFile(t *testing.T) {
+	for _, c := range []struct{ file, want, note string }{
+		{"", defaultDetachKey, ""},
+		{"[sessions]\nlog_bytes = 1\n", defaultDetachKey, ""},
+		{"[sessions]\ndetach_key = \"ctrl-b q\"\n", "ctrl-b q", ""},
+		{"[sessions]\ndetach_key = \"q\"\n", defaultDetachKey, "is not a detach key"},
+		{"[sessions", defaultDetachKey, "is not used"},
+	} {
+		path := filepath.Join(t.TempDir(), "config.toml")
+		must(t, os.WriteFile(path, []byte(c.file), 0o600))
+		env, _, errs := testEnv(t, &fakeAPI{}, map[string]string{"BERTH_CONFIG": path}, nil)
+		a := &app{env: env}
+		if got := a.detachKeyText(); got != c.want || !strings.Contains(errs.String(), c.note) || c.note == "" && errs.Len() > 0 {
+			t.Errorf("%q: got %q, %q", c.file, got, errs)
+		}
+	}
 }

@@ -17,7 +17,7 @@ const resetTerminal = "\x18\x1b\\" + // CAN and ST: end a sequence that was cut 
 	"\x1b[<99u\x1b[=0;1u" + // kitty keyboard of the main screen
 	"\x1b[>4m" + // modifyOtherKeys as the terminal had it
 	"\x1b[?9l\x1b[?1000l\x1b[?1001l\x1b[?1002l\x1b[?1003l\x1b[?1005l\x1b[?1006l\x1b[?1015l\x1b[?1016l" + // mouse
-	"\x1b[?1004l\x1b[?2004l\x1b[?2031l\x1b[?2048l" + // focus, paste, colour scheme and size reports
+	"\x1b[?1004l\x1b[?2004l\x1b[?2031l\x1b[?2048l\x1b[?5522l\x1b[?7727l\x1b[?9001l" + // focus, paste, colour scheme and size reports, raw keys
 	"\x1b[!p" + // soft reset: origin mode, insert mode, character sets, without moving the cursor
 	"\x1b[?69l\x1b7\x1b[r\x1b8" + // margins, which move the cursor
 	"\x1b[4l\x1b[20l\x1b[?1l\x1b[?5l\x1b[?7h\x1b[?45l\x1b>" + // insert, newline, cursor keys, reverse video, wrap, keypad
@@ -25,11 +25,13 @@ const resetTerminal = "\x18\x1b\\" + // CAN and ST: end a sequence that was cut 
 	"\x1b[0m\x1b]8;;\x1b\\" + // attributes, hyperlink
 	"\x1b[0 q\x1b[?25h" // cursor shape, cursor shown
 
-// saveTitle and restoreTitle keep the user's window title over a session
-// (XTWINOPS 22 and 23; terminals without them ignore both).
+// saveTerminal and giveBack keep over a session what has no one value to go back
+// to: the window title (XTWINOPS 22 and 23) and whether the wheel scrolls with
+// arrow keys on the alternate screen, which some terminals have on from the
+// start (XTSAVE and XTRESTORE of mode 1007). Terminals without them ignore both.
 const (
-	saveTitle    = "\x1b[22;0t"
-	restoreTitle = "\x1b[23;0t"
+	saveTerminal = "\x1b[22;0t\x1b[?1007s"
+	giveBack     = "\x1b[?1007r\x1b[23;0t"
 )
 
 // leaveLine goes to a fresh line below the cursor and clears what was below, so

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -41,6 +42,7 @@ byte of their output.`,
 berth run -- claude           # start a session and attach to it
 berth attach calm-heron       # come back to it; ctrl-\ d detaches
 berth ps                      # what runs`,
+		Version:       berth.Version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs, // so that an unknown command is ours to tell
@@ -136,7 +138,9 @@ func (a *app) paths() (berth.Paths, error) {
 	return berth.ResolvePaths(a.flags.paths, a.env.Getenv, home)
 }
 
-// client is the API of the daemon of these directories. It does not connect.
+// client is the API of the daemon that a command is for: the one of these
+// directories, or, inside a session and where none were given, the one that the
+// session belongs to. It does not connect.
 func (a *app) client() (API, error) {
 	if a.api != nil {
 		return a.api, nil
@@ -145,8 +149,39 @@ func (a *app) client() (API, error) {
 	if err != nil {
 		return nil, err
 	}
+	if runtime := a.enclosingRuntime(); runtime != "" {
+		paths.Runtime = runtime
+	}
 	a.api, err = a.env.Connect(paths)
 	return a.api, err
+}
+
+// ownClient is client without a look at an enclosing session: what starts and
+// stops a daemon means the one of its directories.
+func (a *app) ownClient() (API, error) {
+	paths, err := a.paths()
+	if err != nil {
+		return nil, err
+	}
+	a.api, err = a.env.Connect(paths)
+	return a.api, err
+}
+
+// enclosingRuntime finds the runtime directory of the daemon of the session that
+// this runs in: none of the variables that name directories reach a program,
+// but its relay socket lies in one. On another host no daemon's socket is there.
+func (a *app) enclosingRuntime() string {
+	given := a.flags.paths.State + a.flags.paths.Runtime + a.env.Getenv("BERTH_STATE_DIR") + a.env.Getenv("BERTH_RUNTIME_DIR")
+	relay := a.env.Getenv(envSocket)
+	if given != "" || !filepath.IsAbs(relay) {
+		return ""
+	}
+	runtime := filepath.Dir(filepath.Dir(relay))
+	info, err := os.Lstat(filepath.Join(runtime, berth.SocketDaemon))
+	if err != nil || info.Mode()&os.ModeSocket == 0 {
+		return ""
+	}
+	return runtime
 }
 
 // completeTimeout bounds a look-up while the user waits for the TAB key.

@@ -77,7 +77,7 @@ func (t *userTerminal) restore(freshLine bool) {
 	}
 	_ = term.Restore(fd(t.in), t.saved) // there is nothing else to try
 	t.saved = nil
-	text := resetTerminal + t.colour.reset() + restoreTitle
+	text := resetTerminal + t.colour.reset() + giveBack
 	if freshLine {
 		text += leaveLine
 	} else {

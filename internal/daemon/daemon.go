@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -153,13 +154,17 @@ func (d *daemon) build(ctx context.Context) (err error) {
 		return err
 	}
 	d.server, err = server.New(server.Config{
-		Sessions:  d.sessions,
-		Attach:    d.attach,
-		Events:    d.store,
-		Status:    d,
-		Stop:      func() { d.stop() },
-		TokenHash: hash,
-		Log:       d.cfg.Log,
+		Sessions: d.sessions,
+		Attach:   d.attach,
+		Export: func(ctx context.Context, ref, format string, w io.Writer) error {
+			return d.sessions.Export(ctx, ref, session.ExportFormat(format), w)
+		},
+		ReplaceGuest: d.replaceGuest,
+		Events:       d.store,
+		Status:       d,
+		Stop:         func() { d.stop() },
+		TokenHash:    hash,
+		Log:          d.cfg.Log,
 	})
 	return err
 }
@@ -186,6 +191,34 @@ func (d *daemon) attach(ctx context.Context, ref string, q guestapi.AttachReques
 		return nil, err
 	}
 	return s, nil
+}
+
+// replaceGuest puts a guest of this build in place of the local one. The old one
+// leaves its screens with the holders and goes; the next one finds them. What
+// runs notices nothing, viewers reconnect.
+func (d *daemon) replaceGuest(ctx context.Context) error {
+	old, err := d.guest.Info(ctx)
+	if err != nil {
+		return err
+	}
+	if err := d.guest.Retire(ctx); err != nil {
+		return err
+	}
+	if err := d.driver.Ensure(ctx); err != nil {
+		return err
+	}
+	tick := time.NewTicker(20 * time.Millisecond) // the registry reconnects by itself
+	defer tick.Stop()
+	for {
+		if g := d.sessions.Guest(berth.LocalHost); g.Reachable && g.PID != old.Identity.PID {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return berth.Errorf(berth.CodeTimeout, "the new guest has not answered yet: %w", ctx.Err())
+		case <-tick.C:
+		}
+	}
 }
 
 // run serves until something ends it, then stops in the opposite order:

@@ -175,6 +175,15 @@ func (a api) daemonRoutes() {
 		a.cfg.Stop()
 		return &body[shutdownDocument]{shutdownDocument{apiVersion, true}}, nil
 	})
+	route(a, huma.Operation{
+		OperationID: "replace-guest", Method: http.MethodPost, Path: "/v1/guest/replace", Tags: []string{"daemon"},
+		Summary: "Put a guest of this build in place of the local one; its sessions go on",
+	}, func(ctx context.Context, _ *none) (*none, error) {
+		if a.cfg.ReplaceGuest == nil {
+			return nil, berth.Errorf(berth.CodeNotFound, "this daemon replaces no guests")
+		}
+		return &none{}, a.cfg.ReplaceGuest(ctx)
+	})
 }
 
 func (a api) sessionRoutes() {

@@ -372,7 +372,7 @@ func TestBodyDeadlineEndsWithTheBody(t *testing.T) {
 	}
 	defer func() { _ = conn.Close() }()
 	_, _ = io.WriteString(conn, "POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{")
-	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 	answer := make([]byte, 12)
 	if _, err := io.ReadFull(conn, answer); err != nil || string(answer) != "HTTP/1.1 504" {
 		t.Errorf("%q %v", answer, err)
@@ -382,5 +382,55 @@ func TestBodyDeadlineEndsWithTheBody(t *testing.T) {
 	go func() { done <- h.ask(t, "GET", "/v1/sessions/"+testSession(1).ID+"/wait?timeout_ms=300", "{}") }()
 	if r := <-done; r.problem(t).Code != berth.CodeTimeout {
 		t.Errorf("%s", r.body)
+	}
+}
+
+func TestExport(t *testing.T) {
+	h := newHouse(t, func(h *house) {
+		h.cfg.Export = func(_ context.Context, ref, format string, w io.Writer) error {
+			switch ref {
+			case "none":
+				return berth.Errorf(berth.CodeNotFound, "no session")
+			case "empty":
+				return nil
+			}
+			if _, err := io.WriteString(w, format+" of "+ref); err != nil {
+				return err
+			}
+			if ref == "broken" {
+				return berth.Errorf(berth.CodeHostUnreachable, "gone")
+			}
+			return nil
+		}
+	})
+	c, ctx := h.client(t), within(t, 5*time.Second)
+	for _, x := range []struct {
+		ref, want string
+		code      error
+	}{{"a", "cast of a", nil}, {"empty", "", nil}, {"none", "", berth.CodeNotFound}, {"broken", "", berth.CodeDaemonUnreachable}} {
+		var out bytes.Buffer
+		if err := c.Export(ctx, x.ref, "cast", &out); !errors.Is(err, x.code) || err == nil && out.String() != x.want {
+			t.Errorf("%s: %q %v", x.ref, out.String(), err)
+		}
+	}
+	a, b := io.Pipe()
+	_ = a.Close()
+	if err := c.Export(ctx, "a", "text", b); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("a writer that fails: %v", err)
+	}
+}
+
+func TestReplaceGuest(t *testing.T) {
+	called := make(chan struct{}, 1)
+	h := newHouse(t, func(h *house) {
+		h.cfg.ReplaceGuest = func(context.Context) error { called <- struct{}{}; return nil }
+	})
+	if err := h.client(t).ReplaceGuest(within(t, 5*time.Second)); err != nil {
+		t.Error(err)
+	}
+	<-called
+	without := newHouse(t, nil)
+	if err := without.client(t).ReplaceGuest(within(t, 5*time.Second)); !errors.Is(err, berth.CodeNotFound) {
+		t.Errorf("%v", err)
 	}
 }

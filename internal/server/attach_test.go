@@ -164,7 +164,7 @@ func TestEndsOfAnAttach(t *testing.T) {
 		if err := h.Shutdown(within(t, 8*time.Second)); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(began); took > 2*time.Second {
+		if took := time.Since(began); took > 4*time.Second {
 			t.Errorf("a viewer that reads nothing held the stop for %s", took)
 		}
 		<-stream.closed
@@ -174,7 +174,7 @@ func TestEndsOfAnAttach(t *testing.T) {
 		_, stream := h.attachTo(t, within(t, 10*time.Second), berth.AttachRequest{}) // nobody calls Read
 		select {
 		case <-stream.closed:
-		case <-time.After(5 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("it was not cut")
 		}
 	})
@@ -260,7 +260,7 @@ func FuzzViewerBytes(f *testing.F) {
 		_ = conn.Close()
 		select {
 		case <-stream.closed:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("the stream is still open")
 		}
 		for len(stream.got) > 0 {

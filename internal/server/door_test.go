@@ -218,7 +218,7 @@ func TestAttachOfABrowser(t *testing.T) {
 	stream := newFakeStream()
 	h.streams <- stream
 	ctx := within(t, 5*time.Second)
-	ws, resp, err := websocket.Dial(ctx, h.url+"/v1/sessions/a/attach", &websocket.DialOptions{
+	ws, resp, err := websocket.Dial(ctx, h.url+"/v1/sessions/a/attach", &websocket.DialOptions{ //nolint:bodyclose // the library owns the body
 		Subprotocols: []string{"berth.bearer." + testToken, "berth.v1"},
 		HTTPHeader:   http.Header{"Origin": {h.url}},
 	})

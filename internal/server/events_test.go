@@ -2,6 +2,7 @@ package server
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,7 @@ func follow(t *testing.T, h *house, from int64, n int) <-chan []berth.Event {
 // watched waits until somebody follows the events.
 func (h *house) watched(t *testing.T, n int) {
 	t.Helper()
-	deadline := time.After(5 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -109,7 +110,7 @@ func TestNewEventsOnly(t *testing.T) {
 // waitUntil polls with a deadline.
 func waitUntil(t *testing.T, ok func() bool) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
@@ -166,21 +167,23 @@ func (h *house) dialEvents(t *testing.T, header string) *bufio.Reader {
 	if _, err := fmt.Fprintf(conn, "GET /v1/events?from=1 HTTP/1.1\r\nHost: x\r\n%s\r\n", header); err != nil {
 		t.Fatal(err)
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 	return bufio.NewReader(conn)
 }
 
 func readUntil(t *testing.T, r *bufio.Reader, mark string) string {
 	t.Helper()
-	var b strings.Builder
-	for !strings.Contains(b.String(), mark) {
-		line, err := r.ReadString('\n')
-		b.WriteString(line)
+	var b []byte
+	for {
+		line, err := r.ReadBytes('\n')
+		b = append(b, line...)
+		if tail := b[max(0, len(b)-len(line)-len(mark)):]; bytes.Contains(tail, []byte(mark)) {
+			return string(b)
+		}
 		if err != nil {
-			t.Fatalf("%v before %q in %q", err, mark, b.String())
+			t.Fatalf("%v before %q, behind %q", err, mark, b[max(0, len(b)-200):])
 		}
 	}
-	return b.String()
 }
 
 // One that reads nothing is cut; the daemon's memory does not grow with it, and
@@ -194,8 +197,9 @@ func TestSlowFollowerIsCut(t *testing.T) {
 	if got := <-follow(t, h, 1, 1000); len(got) != 1000 {
 		t.Errorf("%d", len(got))
 	}
-	waitUntil(t, func() bool {
-		return strings.Contains(string(h.ask(t, "GET", "/metrics", "").body), "berth_event_followers_cut_total 1")
+	waitUntil(t, func() bool { // a busy machine may cut the other one, too; that one comes back
+		metrics := string(h.ask(t, "GET", "/metrics", "").body)
+		return strings.Contains(metrics, "berth_event_followers_cut_total ") && !strings.Contains(metrics, "berth_event_followers_cut_total 0")
 	})
 	h.watched(t, 0)
 }

@@ -334,7 +334,7 @@ func newHouse(t testing.TB, change func(*house)) *house {
 
 func (h *house) client(t testing.TB) *client.Client {
 	t.Helper()
-	c, err := client.New(client.Config{Socket: h.socket, Timeout: 5 * time.Second})
+	c, err := client.New(client.Config{Socket: h.socket, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +344,7 @@ func (h *house) client(t testing.TB) *client.Client {
 
 func within(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), d)
+	ctx, cancel := context.WithTimeout(context.Background(), max(d, time.Minute)) // only a hang reaches it, also on a busy machine
 	t.Cleanup(cancel)
 	return ctx
 }

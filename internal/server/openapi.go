@@ -18,6 +18,7 @@ Records carry a revision, which is their ETag; changes take If-Match.`
 // Paths of the streams, which huma only describes.
 const (
 	routeAttach  = "/v1/sessions/{ref}/attach"
+	routeExport  = "/v1/sessions/{ref}/export"
 	routeEvents  = "/v1/events"
 	routeMetrics = "/metrics"
 	routeOpenAPI = "/openapi.json"
@@ -63,10 +64,13 @@ func (a api) streamRoutes(mux *http.ServeMux) {
 		query("from", "integer", "first sequence number wanted; absent = only new ones"), query("follow", "boolean", "false = end behind the newest event"),
 		&huma.Param{Name: "Last-Event-ID", In: "header", Description: "go on behind this one; beats from", Schema: &huma.Schema{Type: "integer"}})
 	text := &huma.Schema{Type: "string"}
+	add(routeExport, "export-session", "sessions", "The kept output as plain text or as an asciicast",
+		"An answer that breaks off is not whole.", "text/plain", text, "200", "OK", ref, query("format", "string", "text or cast"))
 	add(routeMetrics, "get-metrics", "daemon", "Metrics in the Prometheus text format", "", "text/plain", text, "200", "OK")
 	add(routeOpenAPI, "get-openapi", "daemon", "This description", "", "application/json", &huma.Schema{Type: "object"}, "200", "OK")
 
 	mux.HandleFunc("GET "+routeAttach, a.attach)
+	mux.HandleFunc("GET "+routeExport, a.export)
 	mux.HandleFunc("GET "+routeEvents, a.events)
 	mux.Handle("GET "+routeMetrics, a.metrics.handler())
 }

@@ -9,6 +9,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -59,13 +60,21 @@ type StatusSource interface {
 	Status(ctx context.Context) (berth.Status, error)
 }
 
-// Config is what a server is made of. All but TokenHash must be set.
+// Config is what a server is made of. All but TokenHash, Export and ReplaceGuest
+// must be set.
 type Config struct {
 	Sessions Sessions
 	// Attach opens a viewer's stream; ctx bounds the whole of it.
 	Attach func(ctx context.Context, ref string, q guestapi.AttachRequest) (AttachStream, error)
-	Events Events
-	Status StatusSource
+	// Export writes the kept output of a session as "text" or "cast". An error
+	// before the first write is answered as a problem; one behind it cuts the
+	// answer. nil = the route answers CodeNotFound.
+	Export func(ctx context.Context, ref, format string, w io.Writer) error
+	// ReplaceGuest puts a guest of this build in place of the local one; its
+	// sessions go on. nil = the route answers CodeNotFound.
+	ReplaceGuest func(ctx context.Context) error
+	Events       Events
+	Status       StatusSource
 	// Stop asks the daemon to stop. It is called for POST /v1/shutdown and must
 	// return at once.
 	Stop func()
@@ -204,12 +213,16 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Unlock()
 	done := make(chan error, 1)
 	go func() {
-		var err error
-		for _, h := range servers {
-			err = errors.Join(err, h.Shutdown(ctx))
+		// All at once: a listener that waits for another's requests would take
+		// new ones meanwhile.
+		errs := make([]error, len(servers))
+		var closing sync.WaitGroup
+		for i, h := range servers {
+			closing.Go(func() { errs[i] = h.Shutdown(ctx) })
 		}
+		closing.Wait()
 		s.streams.Wait()
-		done <- err
+		done <- errors.Join(errs...)
 	}()
 	var err error
 	select {

@@ -59,6 +59,22 @@ type Unit struct {
 	PIDs        []int // moved into it; at least one
 }
 
+// Holders gives the function that moves a holder into a scope of its own, and
+// nil where there is no manager to ask.
+func Holders(getenv func(string) string) func(ctx context.Context, pid int) error {
+	m := Find(getenv)
+	if !m.There() {
+		return nil
+	}
+	return func(ctx context.Context, pid int) error {
+		return Start(ctx, m, Unit{
+			Name:        "berth-session-" + strconv.Itoa(pid) + ".scope",
+			Description: "berth session",
+			PIDs:        []int{pid},
+		})
+	}
+}
+
 // Names on the bus.
 const (
 	systemdName   = "org.freedesktop.systemd1"

@@ -256,7 +256,7 @@ func (s *Screen) csiMove(final byte) {
 	}
 }
 
-// repeat is REP: the last character again, at most a screenful of times.
+// repeat is REP: the last character again.
 func (s *Screen) repeat(n int) {
 	ch := s.last
 	if ch == 0 || s.skim {
@@ -276,7 +276,15 @@ func (s *Screen) repeat(n int) {
 	if ch == ' ' {
 		ch = 0
 	}
-	for range min(n, s.cols*s.rows) {
+	if w == 0 {
+		return
+	}
+	// When the screen is full, each further row of it looks the same: a count
+	// beyond that costs nothing, whatever the program asks for.
+	if full, a := s.cols*(s.rows+1), max(s.cols/w, 1); n > full {
+		n = full + (n-full)%a
+	}
+	for range n {
 		s.put(ch, w)
 	}
 }
@@ -365,8 +373,12 @@ func (s *Screen) eraseLine(how int) {
 	l := s.g.line(s.y)
 	switch how {
 	case 0:
-		l.fill(s.x, s.cols, s.blank(), s.cols)
-		s.wrap = false
+		// With the "last column" flag the cursor is past the last column: nothing
+		// is right of it. So do tmux and xterm.js; xterm erases the last character,
+		// of which grep and ls, which erase after each colour, are the victims.
+		if !s.wrap {
+			l.fill(s.x, s.cols, s.blank(), s.cols)
+		}
 	case 1:
 		l.fill(0, s.x+1, s.blank(), s.cols)
 	case 2:

@@ -20,9 +20,8 @@ type InputFilter struct {
 	inside  bool
 	escSent bool // the ESC of what is held, or may come, went on already
 	paste   bool
-	match   int  // how much of the end of a paste was seen
-	swallow int  // bytes that may still be dropped of a long reply; 0 = none
-	osc     bool // the reply that is swallowed may end with BEL
+	match   int // how much of the end of a paste was seen
+	swallow int // bytes that may still be dropped of a long reply; 0 = none
 }
 
 const (
@@ -93,10 +92,10 @@ func (f *InputFilter) Append(dst, p []byte) []byte {
 // skipPaste gives how much of p still belongs to the paste, its end included.
 func (f *InputFilter) skipPaste(p []byte) int {
 	for i, c := range p {
-		switch {
-		case c == pasteEnd[f.match]:
+		switch c {
+		case pasteEnd[f.match]:
 			f.match++
-		case c == 0x1b:
+		case 0x1b:
 			f.match = 1
 		default:
 			f.match = 0

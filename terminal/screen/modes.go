@@ -228,7 +228,6 @@ func (s *Screen) softReset() {
 	s.pen = cell{}
 	s.charsets, s.gl, s.shift = defaultCharsets, 0, 0
 	s.saved[s.side()] = savedCursor{}
-	s.wrap = false
 }
 
 // reset is RIS. The title stays, as in xterm.
@@ -244,7 +243,7 @@ func (s *Screen) reset() {
 	s.saved, s.keyboard = [2]savedCursor{}, [2]keyStack{}
 	s.tabs = defaultTabs()
 	s.palette, s.colours = nil, [len(s.colours)]string{}
-	s.x, s.y = 0, 0
+	s.x, s.y, s.wrap = 0, 0, false
 	for y := range s.rows {
 		s.g.line(y).clear(cell{}, s.cols)
 	}

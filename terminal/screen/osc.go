@@ -248,8 +248,8 @@ func statusPairs(body string) (map[string]string, bool) {
 
 func statusValue(value, more string) bool {
 	for _, c := range []byte(value) {
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
-			strings.IndexByte("_.+-", c) >= 0 || strings.IndexByte(more, c) >= 0) {
+		plain := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !plain && strings.IndexByte("_.+-", c) < 0 && strings.IndexByte(more, c) < 0 {
 			return false
 		}
 	}

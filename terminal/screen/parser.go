@@ -195,11 +195,14 @@ func (s *Screen) fastCSI(p []byte) int {
 
 // feedSequence goes on inside a sequence and gives what of p is left.
 func (s *Screen) feedSequence(p []byte) []byte {
+	c := p[0]
+	if s.state == inDCS && (c < 0x20 || c >= 0x80) {
+		s.state = inDCSIgnore // not a request
+	}
 	switch s.state {
 	case inOSC, inDCSData, inDCSIgnore, inString:
 		return s.feedString(p)
 	}
-	c := p[0]
 	if c >= 0x80 {
 		// A character ends a sequence that is not complete; the sequence is void.
 		if s.state == inStringStop {
@@ -235,7 +238,7 @@ func (s *Screen) step(c byte) {
 		s.pending = 1
 		return
 	}
-	if c < 0x20 && s.state != inDCS {
+	if c < 0x20 {
 		s.stashC0(c)
 		return
 	}
@@ -378,7 +381,7 @@ func (s *Screen) stepParam(c byte) {
 
 func (s *Screen) stepDCS(c byte) {
 	switch {
-	case c == 0x7f || c < 0x20:
+	case c == 0x7f:
 	case c >= 0x40:
 		s.final = c
 		// Only requests are wanted of the data; a picture is passed over.

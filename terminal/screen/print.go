@@ -11,22 +11,25 @@ func decodeRune(p []byte) (r rune, n int) {
 		return r, n
 	}
 	c := p[0]
-	want, lo, hi := 0, byte(0x80), byte(0xbf)
+	var want int
+	lo, hi := byte(0x80), byte(0xbf)
 	switch {
 	case c >= 0xc2 && c <= 0xdf:
 		want = 2
 	case c >= 0xe0 && c <= 0xef:
 		want = 3
-		if c == 0xe0 {
+		switch c {
+		case 0xe0:
 			lo = 0xa0
-		} else if c == 0xed {
+		case 0xed:
 			hi = 0x9f
 		}
 	case c >= 0xf0 && c <= 0xf4:
 		want = 4
-		if c == 0xf0 {
+		switch c {
+		case 0xf0:
 			lo = 0x90
-		} else if c == 0xf4 {
+		case 0xf4:
 			hi = 0x8f
 		}
 	default:
@@ -181,6 +184,10 @@ func (s *Screen) translate(r rune) rune {
 		set = s.charsets[s.shift]
 		s.shift = 0
 	}
+	return translated(set, r)
+}
+
+func translated(set byte, r rune) rune {
 	switch {
 	case set == '0' && r >= 0x5f && r <= 0x7e:
 		return decGraphics[r-0x5f]
@@ -221,22 +228,22 @@ func (s *Screen) printRune(r rune) {
 	if r == ' ' {
 		ch = 0
 	}
-	s.put(ch, w)
-	s.last = uint32(r)
+	if s.put(ch, w) {
+		s.last = uint32(r)
+	}
 }
 
-// put writes a character of width w at the cursor.
-func (s *Screen) put(ch uint32, w int) {
-	if w > s.cols {
-		return
+// put writes a character of width w at the cursor. It reports whether there was
+// room: a wide one needs two columns and, without autowrap, is not drawn in the
+// last one, as in xterm.js.
+func (s *Screen) put(ch uint32, w int) bool {
+	if w > s.cols || w == 2 && s.x == s.cols-1 && s.modes&modeAutowrap == 0 {
+		return false
 	}
 	if s.wrap {
 		s.wrapLine()
 	}
 	if w == 2 && s.x == s.cols-1 {
-		if s.modes&modeAutowrap == 0 {
-			return // xterm.js draws nothing, too
-		}
 		s.g.line(s.y).fill(s.x, s.cols, s.blank(), s.cols)
 		s.wrapLine()
 	}
@@ -257,6 +264,7 @@ func (s *Screen) put(ch uint32, w int) {
 	if s.x += w; s.x >= s.cols {
 		s.x, s.wrap = s.cols-1, true
 	}
+	return true
 }
 
 // combine puts r into the cell before the cursor when it belongs there. It
@@ -287,7 +295,7 @@ func (s *Screen) combine(r rune, w int) bool {
 		return true // dropped: the cell is full
 	}
 	text = utf8.AppendRune(text, r)
-	ch, ok := s.cluster(string(text))
+	ch, ok := s.cluster(text)
 	if !ok {
 		return true
 	}

@@ -106,6 +106,8 @@ func TestRepaintRebuilds(t *testing.T) {
 		c.Feed(rest)
 		c.titles, c.title, c.titled, c.cwd, c.cwdURL = a.titles, a.title, a.titled, a.cwd, a.cwdURL
 		b.titles, b.title, b.titled, b.cwd, b.cwdURL = a.titles, a.title, a.titled, a.cwd, a.cwdURL
+		// What XTSAVE kept before, XTRESTORE still finds.
+		c.savedMask, c.savedModes, c.savedMouse, c.savedMouseSet = a.savedMask, a.savedModes, a.savedMouse, a.savedMouseSet
 		for _, s := range []*Screen{a, b, c} {
 			s.titles = append([]string(nil), s.titles...)
 			s.Feed([]byte(more))

@@ -278,7 +278,7 @@ func (s *Screen) paletteColour(n int) string {
 	if r, g, b, ok := parseColour(s.palette[uint8(n)]); ok {
 		return formatColour(r, g, b)
 	}
-	c := uint32(0)
+	var c uint32
 	switch {
 	case n < 16:
 		c = ansiColours[n]

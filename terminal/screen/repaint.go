@@ -3,6 +3,7 @@ package screen
 import (
 	"slices"
 	"strconv"
+	"unicode/utf8"
 
 	"berth"
 )
@@ -123,8 +124,13 @@ func (r *repainter) row(l *line, y int) {
 		if c.attr&attrWide != 0 {
 			w = 2
 		}
-		if c == (cell{}) || special && r.joined(c) {
+		if c == (cell{}) {
+			x++
+			continue
+		}
+		if special && r.joined(c) {
 			x += w
+			at = -1 // what stands there is not to be written over
 			continue
 		}
 		if x+w > r.cols { // a wide character that does not fit the viewer
@@ -317,95 +323,6 @@ func (r *repainter) keyboard(k *keyStack) {
 	}
 }
 
-// settings sets the modes and what else does not depend on the cursor.
-func (r *repainter) settings() {
-	s := r.s
-	r.tabs()
-	for _, t := range s.titles {
-		r.str("\x1b]2;" + t + "\x1b\\\x1b[22;2t")
-	}
-	if s.titled {
-		r.str("\x1b]2;" + s.title + "\x1b\\")
-	}
-	if s.cwdURL != "" {
-		r.str("\x1b]7;" + s.cwdURL + "\x1b\\")
-	}
-	r.savedModes()
-	// In groups: some terminals take no more than 16 parameters.
-	r.str("\x1b[?9;1000;1002;1003;1005;1006;1015;1016l\x1b[?1;12;1004;1007;2004;2031;5522;7727;9001l\x1b>\x1b[>4m")
-	for _, m := range privateModes {
-		switch m.bit {
-		case modeVisible, modeSync, modeAutowrap, modeOrigin, modeKeypad, modeSizeReports, modeClusters:
-			continue // elsewhere, or the guest's own
-		}
-		if s.modes&m.bit != 0 {
-			r.private(int(m.number), 'h')
-		}
-	}
-	if s.mouse != 0 {
-		r.private(int(s.mouse), 'h')
-	}
-	if s.modes&modeKeypad != 0 {
-		r.str("\x1b=")
-	}
-	if s.modifyKeys != 0 {
-		r.str("\x1b[>4;")
-		r.num(int(s.modifyKeys))
-		r.str("m")
-	}
-	r.str("\x1b[")
-	r.num(int(s.cursorStyle))
-	r.str(" q")
-	if s.modes&modeVisible != 0 {
-		r.str("\x1b[?25h")
-	} else {
-		r.str("\x1b[?25l")
-	}
-}
-
-func (r *repainter) private(n int, final byte) {
-	r.str("\x1b[?")
-	r.num(n)
-	r.dst = append(r.dst, final)
-}
-
-// savedModes sets what XTSAVE kept, for XTRESTORE to find.
-func (r *repainter) savedModes() {
-	s := r.s
-	for _, m := range privateModes {
-		if s.savedMask&m.bit == 0 || m.bit == modeSizeReports {
-			continue
-		}
-		if s.savedModes&m.bit != 0 {
-			r.private(int(m.number), 'h')
-		} else {
-			r.private(int(m.number), 'l')
-		}
-		r.private(int(m.number), 's')
-	}
-	if s.savedMouseSet {
-		r.private(1000, 'l')
-		if s.savedMouse != 0 {
-			r.private(int(s.savedMouse), 'h')
-		}
-		r.private(1000, 's')
-	}
-	if s.savedMask != 0 {
-		r.str("\x1b[?5;6;7;45;2026;2027l")
-	}
-}
-
-func (r *repainter) tabs() {
-	r.str("\x1b[3g")
-	for x := 0; x < r.cols; x++ {
-		if r.s.tabs.has(x) {
-			r.str("\x1b[")
-			r.num(x + 1)
-			r.str("G\x1bH")
-		}
-	}
-}
-
 // finish sets what the cursor depends on, then the cursor, then what writing
 // would change: the pen, the character sets.
 func (r *repainter) finish() {
@@ -441,6 +358,7 @@ func (r *repainter) finish() {
 	}
 	if c, x, ok := r.last(); ok {
 		// The program may go on with REP: the character must be the last thing.
+		r.visible()
 		r.clusters()
 		r.charsets(s.charsets, s.gl)
 		r.moveTo(x, s.y-top)
@@ -449,6 +367,7 @@ func (r *repainter) finish() {
 		return
 	}
 	r.cursor(s.g, s.x, s.y, top, s.wrap)
+	r.visible() // also ends what REP would repeat
 	r.clusters()
 	r.charsets(s.charsets, s.gl)
 	r.setPen(s.pen)
@@ -487,5 +406,26 @@ func (r *repainter) last() (c cell, x int, ok bool) {
 	if ch == ' ' {
 		ch = 0
 	}
-	return c, x, c.ch == ch && pen == s.pen && (s.modes&modeClusters != 0 || !r.joined(c))
+	first, _ := utf8.DecodeRune(s.appendGlyph(nil, c.ch))
+	if c.ch != ch || pen != s.pen || first < 0x80 && translated(s.charsets[s.gl], first) != first {
+		return c, 0, false
+	}
+	if s.modes&modeClusters == 0 {
+		return c, x, !r.joined(c)
+	}
+	return c, x, !r.joinsLeft(l, x, c)
+}
+
+// joinsLeft reports whether writing c at x again would add it to what is left of
+// it (mode 2027). That it did not the first time, REP can have brought about.
+func (r *repainter) joinsLeft(l *line, x int, c cell) bool {
+	if x--; x > 0 && l.at(x).ch == tailCh {
+		x--
+	}
+	if x < 0 {
+		return false
+	}
+	left := r.s.appendGlyph(nil, l.at(x).ch)
+	first, _ := utf8.DecodeRune(r.s.appendGlyph(nil, c.ch))
+	return first >= 0x80 && joins(string(left), first)
 }

@@ -8,6 +8,8 @@
 package screen
 
 import (
+	"unicode/utf8"
+
 	"berth"
 )
 
@@ -117,6 +119,9 @@ func (s *Screen) Resize(size berth.Size) {
 			s.tabs.set(x)
 		}
 	}
+	if size.Cols > s.cols {
+		s.cutLast()
+	}
 	y := s.y
 	if s.alt != nil {
 		y = min(s.saved[0].y, s.rows-1)
@@ -137,6 +142,26 @@ func (s *Screen) Resize(size berth.Size) {
 	}
 	if s.modes&modeSizeReports != 0 {
 		s.reportSize()
+	}
+}
+
+// cutLast takes clusters that had no room to become wide (mode 2027) in the last
+// column back to their first character: with room they would be another thing.
+func (s *Screen) cutLast() {
+	for _, g := range []*grid{s.main, s.alt} {
+		if g == nil {
+			continue
+		}
+		for i := range g.lines {
+			l := &g.lines[i]
+			if l.used < s.cols || l.cells[s.cols-1].ch&clusterBit == 0 || l.cells[s.cols-1].ch == tailCh {
+				continue
+			}
+			text := s.clusters.get(l.cells[s.cols-1].ch &^ clusterBit)
+			if first, _ := utf8.DecodeRuneInString(text); clusterWidth(text) == 2 && runeWidth(first) == 1 {
+				l.cells[s.cols-1].ch = uint32(first)
+			}
+		}
 	}
 }
 

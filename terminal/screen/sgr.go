@@ -13,8 +13,8 @@ func (s *Screen) sgr() {
 		for i+n < s.nparam && s.colon>>(i+n)&1 != 0 {
 			n++
 		}
-		switch p := s.params[i]; {
-		case p == 38 || p == 48 || p == 58:
+		switch p := s.params[i]; p {
+		case 38, 48, 58:
 			c, used, ok := s.colour(i, n)
 			if ok {
 				s.paint(p, c)

@@ -145,8 +145,12 @@ func (s *Screen) eachCell(visit func(*cell)) {
 	}
 }
 
-func (s *Screen) cluster(text string) (ch uint32, ok bool) {
-	i, ok := s.clusters.put(text, maxClusters, func(mark []bool) {
+// cluster interns the text of a cell; ok is false when there is no room.
+func (s *Screen) cluster(text []byte) (ch uint32, ok bool) {
+	if i, ok := s.clusters.index[string(text)]; ok {
+		return i | clusterBit, true
+	}
+	i, ok := s.clusters.put(string(text), maxClusters, func(mark []bool) {
 		s.eachCell(func(c *cell) {
 			if c.ch&clusterBit != 0 {
 				mark[c.ch&^clusterBit] = true
