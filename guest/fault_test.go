@@ -81,6 +81,7 @@ func TestAStreamThatIsCutIsReadOn(t *testing.T) {
 	const lines = 40_000
 	id := l.program("count", fmt.Sprint(lines), "slow")
 	w := l.attach(id, guestapi.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
+	l.type_(id, "\r")
 	w.awaitOutput("all lines\r\n")
 	w.see(func() bool {
 		if want := expected(lines)[w.Hello.Offset:]; !bytes.Equal(w.output, want) {

@@ -35,17 +35,24 @@ func testProgram(name string) int {
 	return 0
 }
 
-// count prints n numbered lines; "slow" pauses now and then, "stay" waits for a
-// line of input at the end.
+// count prints n numbered lines. "slow" waits for a line of input first and
+// pauses now and then; "slow" and "stay" wait for a line at the end.
 func count(n string, how []string) error {
 	lines, err := strconv.Atoi(n)
 	if err != nil {
 		return err
 	}
+	in := bufio.NewReader(os.Stdin)
+	slow := len(how) > 0 && how[0] == "slow"
+	if slow {
+		if _, err := in.ReadString('\n'); err != nil {
+			return err
+		}
+	}
 	out := bufio.NewWriterSize(os.Stdout, 4096)
 	for i := range lines {
 		_, _ = fmt.Fprintf(out, "\x1b[3%dmline %d\x1b[0m äöü\n", i%8, i)
-		if i%200 == 0 && len(how) > 0 && how[0] == "slow" {
+		if i%200 == 0 && slow {
 			_ = out.Flush()
 			<-time.After(time.Millisecond)
 		}
@@ -55,7 +62,7 @@ func count(n string, how []string) error {
 		return err
 	}
 	if len(how) > 0 {
-		_, err = bufio.NewReader(os.Stdin).ReadString('\n')
+		_, err = in.ReadString('\n')
 	}
 	return err
 }

@@ -22,9 +22,11 @@ import (
 	"berth/holder"
 )
 
-// expected is what the program "count" prints through a terminal.
+// expected is what the program "count slow" prints through a terminal, after the
+// echo of the line that starts it.
 func expected(lines int) []byte {
 	var b bytes.Buffer
+	b.WriteString("\r\n")
 	for i := range lines {
 		fmt.Fprintf(&b, "\x1b[3%dmline %d\x1b[0m äöü\r\n", i%8, i)
 	}
@@ -40,6 +42,7 @@ func TestKill9OfTheGuestLosesAndDoublesNothing(t *testing.T) {
 	want := expected(lines)
 
 	w := l.attach(id, guestapi.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
+	l.type_(id, "\r")
 	got := []byte(nil)
 	from := w.Hello.Offset
 	for round := range 4 {

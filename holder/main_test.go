@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	_ = os.RemoveAll(dir)
-	os.Exit(code)
+	os.Exit(code) //nolint:forbidigo // this is the main of the tests
 }
 
 type session struct {

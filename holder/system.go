@@ -47,18 +47,14 @@ func (g *gather) send(fd int, pieces ...[]byte) (int, error) {
 	}
 	g.msg = unix.Msghdr{Iov: &g.iov[0]}
 	g.msg.SetIovlen(n)
-	for {
-		// Raw, since a non-blocking socket never blocks: the scheduler need not know.
-		sent, _, errno := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&g.msg)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
-		g.iov = [3]unix.Iovec{} // hold nothing that is not ours
-		switch errno {
-		case 0:
-			return int(sent), nil
-		case unix.EAGAIN:
-			return 0, nil
-		case unix.EINTR:
-			return g.send(fd, pieces...)
-		}
-		return 0, errno
+	// Raw, since a non-blocking socket never blocks: the scheduler need not know.
+	sent, _, errno := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&g.msg)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+	g.iov = [3]unix.Iovec{} // hold nothing that is not ours
+	switch errno {
+	case 0:
+		return int(sent), nil
+	case unix.EAGAIN, unix.EINTR: // after a signal, as if it were full: it will be tried again
+		return 0, nil
 	}
+	return 0, errno
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"strings"
 	"time"
 
 	"berth"
@@ -274,11 +275,8 @@ func decodeError(body []byte) error {
 		case tagHint:
 			e.Hint = f.str()
 		case tagFact:
-			for i, c := range f.val {
-				if c == '=' {
-					e.WithFact(string(f.val[:i]), string(f.val[i+1:]))
-					break
-				}
+			if k, v, ok := strings.Cut(f.str(), "="); ok {
+				e = e.WithFact(k, v)
 			}
 		}
 	})

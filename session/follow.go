@@ -209,6 +209,10 @@ func (r *Registry) see(h *hostState, s guestapi.Session) {
 	case e == nil:
 		e = r.adopt(h, s)
 	case e.removed:
+		// A line from before the removal. The news of it comes on this connection
+		// too, so the entry must stay until then: without it, a second such line
+		// would make the session anew.
+		e.round = h.round
 		return
 	case e.host != h.link.Name:
 		r.cfg.Log.Warn("two hosts show one session; the record's host counts", "session", s.ID, "host", h.link.Name, "record", e.host)

@@ -450,6 +450,47 @@ func TestRemove(t *testing.T) {
 	}
 }
 
+// A guest lists a session, the session is removed, and only then does the
+// registry read the list: it must not take it for a session that it never knew.
+func TestAListFromBeforeTheRemoval(t *testing.T) {
+	g := newRig(t).run()
+	s := g.create(berth.SessionSpec{})
+	shown, err := g.guest.Session(t.Context(), s.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := g.r.hosts[0]
+	if err := g.r.Remove(t.Context(), s.ID, true, 0); err != nil {
+		t.Fatal(err)
+	}
+	g.until("the entry is forgotten", func() bool {
+		g.r.mu.Lock()
+		defer g.r.mu.Unlock()
+		return g.r.sessions[s.ID] == nil
+	})
+	// The same with the news of the removal still to come.
+	again := g.create(berth.SessionSpec{})
+	shown.ID, shown.Name = again.ID, again.Name
+	g.r.mu.Lock()
+	g.r.sessions[again.ID].removed = true
+	g.r.mu.Unlock()
+	g.r.hello(h, guestapi.Info{})
+	for _, ev := range []guestapi.Event{{Session: &shown}, {Synced: true}, {Session: &shown}} {
+		g.r.event(t.Context(), h, ev)
+	}
+	_, err = g.r.Get(t.Context(), again.ID)
+	wantCode(t, err, berth.CodeNotFound)
+	g.r.event(t.Context(), h, guestapi.Event{Removed: again.ID})
+	g.r.mu.Lock()
+	defer g.r.mu.Unlock()
+	if g.r.sessions[again.ID] != nil {
+		t.Error("the entry stays for ever")
+	}
+	g.guest.mu.Lock()
+	delete(g.guest.sessions, again.ID)
+	g.guest.mu.Unlock()
+}
+
 func TestRemoveWhatItsHostCannotTellOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t).run()

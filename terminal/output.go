@@ -62,7 +62,11 @@ func listSegments(dir string) ([]segment, error) {
 		if err != nil || info.Size() == 0 {
 			continue // dropped meanwhile, or nothing in it yet
 		}
-		out = append(out, segment{first, info.Size()})
+		s := segment{first, info.Size()}
+		if s.end() < s.first {
+			continue // no output has so many bytes
+		}
+		out = append(out, s)
 	}
 	slices.SortFunc(out, func(a, b segment) int {
 		if a.first < b.first {
@@ -71,7 +75,7 @@ func listSegments(dir string) ([]segment, error) {
 		return 1
 	})
 	for i := range out[:max(0, len(out)-1)] {
-		if next := out[i+1].first; out[i].end() > next || out[i].end() < out[i].first {
+		if next := out[i+1].first; out[i].end() > next {
 			out[i].size = int64(next - out[i].first)
 		}
 	}

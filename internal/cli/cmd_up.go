@@ -25,6 +25,7 @@ import (
 const (
 	upDeadline = 10 * time.Second
 	pollEvery  = 20 * time.Millisecond
+	firstLook  = 2 * time.Second
 	// An older daemon that is still stopping holds the lock and answers nobody:
 	// after this long without an answer `up` tries to start its own again.
 	upRetryAfter = 500 * time.Millisecond
@@ -59,6 +60,9 @@ type upAnswer struct {
 	berth.Status
 	Started bool   `json:"started"` // by this command
 	Version string `json:"version"` // of this program; daemon.version is the daemon's
+	// Token of the TCP listener, when the daemon has just made one: the only
+	// time that it is shown.
+	Token string `json:"token,omitempty"`
 }
 
 func (a *app) up(ctx context.Context, replaceGuest bool) error {
@@ -86,7 +90,7 @@ func (a *app) up(ctx context.Context, replaceGuest bool) error {
 		}
 	}
 	if a.flags.json {
-		return a.record(upAnswer{status, started, berth.Version()})
+		return a.record(upAnswer{status, started, berth.Version(), a.newToken})
 	}
 	return a.printUp(status, started)
 }
@@ -100,6 +104,9 @@ func (a *app) printUp(s berth.Status, started bool) error {
 		s.Daemon.Version, verb, s.Daemon.PID, s.Daemon.Socket, s.Sessions.Running, s.Sessions.Exited+s.Sessions.Lost)
 	if err != nil {
 		return err
+	}
+	if a.newToken != "" {
+		a.tell("the token of the TCP listener, shown this once:\n  %s\n", oneLine(a.newToken, 0))
 	}
 	if s.Daemon.Version != berth.Version() {
 		a.note("note: the daemon is version %s, this program is %s\n  %s berth down && berth up", s.Daemon.Version, berth.Version(), a.styled(a.env.Stderr, styleHint, "hint:"))
@@ -125,7 +132,12 @@ func (a *app) shellName() string {
 // answers. Two callers at once get the same daemon: the one that loses the lock
 // waits for the one that has it.
 func (a *app) ensureDaemon(ctx context.Context, api API) (status berth.Status, started bool, err error) {
-	if status, err = api.Status(ctx); err == nil {
+	// A socket that takes connections and says nothing may be anybody's: the
+	// daemon to be finds out, since it knows by the lock whether one serves.
+	look, cancel := context.WithTimeout(ctx, firstLook)
+	status, err = api.Status(look)
+	cancel()
+	if err == nil {
 		return status, false, nil
 	}
 	for {
@@ -213,18 +225,27 @@ func (a *app) startDaemon(ctx context.Context) error {
 	}
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }() // ends with the daemon, or with this process
-	return awaitReady(ctx, r, exited, paths)
+	return a.awaitReady(ctx, r, exited, paths)
 }
 
-// awaitReady reads the daemon's one line. A pipe that ends without one means
-// that the daemon ended, and its log says why.
-func awaitReady(ctx context.Context, r *os.File, exited <-chan error, paths berth.Paths) error {
+// tokenPrefix begins the line with a token of the TCP listener that the daemon
+// has just made. It is shown once and kept nowhere.
+const tokenPrefix = "token "
+
+// awaitReady reads the daemon's answer: a token where it made one, then one line.
+// A pipe that ends without it means that the daemon ended, and its log says why.
+func (a *app) awaitReady(ctx context.Context, r *os.File, exited <-chan error, paths berth.Paths) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = r.SetReadDeadline(deadline) // a pipe takes deadlines
 	}
 	stop := context.AfterFunc(ctx, func() { _ = r.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	line, err := bufio.NewReaderSize(io.LimitReader(r, 64<<10), 4096).ReadString('\n')
+	lines := bufio.NewReaderSize(io.LimitReader(r, 64<<10), 4096)
+	line, err := lines.ReadString('\n')
+	if token, ok := strings.CutPrefix(line, tokenPrefix); ok {
+		a.newToken = strings.TrimSpace(token)
+		line, err = lines.ReadString('\n')
+	}
 	line = strings.TrimSpace(line)
 	switch {
 	case line == "ready":

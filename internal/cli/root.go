@@ -16,11 +16,12 @@ import (
 
 // app is one run of the command line.
 type app struct {
-	env     Env
-	flags   globals
-	started bool     // a command's own code runs: the command line was understood
-	api     API      // see client
-	order   []string // of the commands in help: as one meets them, not by the alphabet
+	env      Env
+	flags    globals
+	started  bool     // a command's own code runs: the command line was understood
+	api      API      // see client
+	newToken string   // of the TCP listener, where the daemon that this command started made one
+	order    []string // of the commands in help: as one meets them, not by the alphabet
 }
 
 // globals are the flags that every command takes.

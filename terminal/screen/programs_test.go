@@ -90,10 +90,20 @@ func (r *recording) wait(text string) *recording {
 
 func (r *recording) until(what string, ok func() bool) {
 	r.t.Helper()
+	r.press("", what, ok)
+}
+
+// press presses keys, and again each two seconds, until ok.
+func (r *recording) press(keys, what string, ok func() bool) {
+	r.t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for {
+	for again := time.Now(); ; {
+		if now := time.Now(); keys != "" && now.After(again) {
+			r.keys(keys)
+			again = now.Add(2 * time.Second)
+		}
 		r.mu.Lock()
 		good := ok()
 		lines := strings.Join(r.s.Lines(), "\n")
@@ -214,7 +224,10 @@ func TestHtop(t *testing.T) {
 
 func TestMc(t *testing.T) {
 	r := record(t, "mc", "-u")
-	r.wait("10Quit").keys("\x1bOB\x1bOB").wait("│/.config    ").keys("\x1b[20~\r").wait("uick view")
+	r.wait("10Quit").keys("\x1bOB\x1bOB").wait("│/.config    ")
+	// mc throws away keys that come while it is busy: they are pressed again.
+	r.press("\x1b[20~", "an active menu", func() bool { return r.s.g.line(0).at(2).bg == colourIndexed })
+	r.press("\r", "an open menu", func() bool { return strings.Contains(r.s.Lines()[3], "uick view") })
 	checkProgram(t, "mc", r.snapshot())
 }
 
