@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -80,6 +81,67 @@ func TestSpeed(t *testing.T) {
 	}
 	slices.Sort(laps)
 	t.Logf("attach p50 %v p99 %v (a tick of 5 ms included)", laps[len(laps)/2], laps[len(laps)*99/100])
+}
+
+// TestMemory prints what idle sessions cost the guest.
+func TestMemory(t *testing.T) {
+	if os.Getenv("BERTH_SPEED") == "" {
+		t.Skip("set BERTH_SPEED=1: it is a measurement")
+	}
+	l := newLab(t)
+	l.spawn()
+	info, err := l.client.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pss := func(pid int) string {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for line := range strings.Lines(string(data)) {
+			if strings.HasPrefix(line, "Pss:") || strings.HasPrefix(line, "Rss:") || strings.HasPrefix(line, "Private_Dirty:") {
+				out = append(out, strings.Join(strings.Fields(line), " "))
+			}
+		}
+		return strings.Join(out, ", ")
+	}
+	t.Logf("no session: %s", pss(info.Identity.PID))
+	for n := range 200 {
+		id := l.run("sh", "-c", "seq 1 100; read x")
+		if n == 49 || n == 199 {
+			l.awaitOutput(id, "100")
+			<-time.After(4 * time.Second)
+			t.Logf("%d sessions: %s", n+1, pss(info.Identity.PID))
+		}
+	}
+	l.kill()
+	began := time.Now()
+	l.spawn()
+	list, err := l.client.List(t.Context())
+	t.Logf("%d sessions again after %v, %v", len(list), time.Since(began), err)
+	for _, s := range list {
+		if _, err := l.client.Screen(t.Context(), s.ID, false); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Logf("and their screens after %v", time.Since(began))
+	info, err = l.client.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(4 * time.Second)
+	t.Logf("%d sessions: %s", len(list), pss(info.Identity.PID))
+	var wg sync.WaitGroup
+	for _, s := range list {
+		wg.Go(func() {
+			if _, err := l.client.Kill(t.Context(), s.ID); err != nil {
+				t.Errorf("kill: %v", err)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // echo measures a key from the viewer through the program and back.

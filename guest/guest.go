@@ -377,7 +377,36 @@ func (g *Guest) adopt() error {
 	slices.Sort(ids)
 	slices.Reverse(ids) // ids sort by time: the newest first
 	eachAtOnce(ids, g.adoptOne)
+	g.spawn(g.recall)
 	return nil
+}
+
+// recall takes from the deposits of ended sessions what their programs said of
+// themselves. Nobody waits for it: a list is right without a title.
+func (g *Guest) recall() {
+	g.mu.Lock()
+	all := g.list()
+	g.mu.Unlock()
+	for _, s := range all {
+		if g.work.Err() != nil {
+			return
+		}
+		if s.isLive() {
+			continue
+		}
+		snap, err := g.holders.ReadSnapshot(s.dir)
+		if err != nil {
+			continue // the program never said anything, or the file is torn
+		}
+		meta, _, err := splitDeposit(snap.Screen)
+		if err != nil {
+			continue
+		}
+		s.mu.Lock()
+		s.title, s.cwd, s.hook, s.hookDrops = meta.Title, meta.Cwd, meta.Hook, meta.HooksDropped
+		s.mu.Unlock()
+		s.changed(false)
+	}
 }
 
 // adoptOne looks what became of one session and follows it where it lives.

@@ -45,9 +45,6 @@ func runTests(m *testing.M) (int, error) {
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	build := exec.CommandContext(context.Background(), "go", "build", "-o", dir+"/", "berth/cmd/berth-holder", "berth/cmd/berth-guest")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if overlay := os.Getenv("BERTH_TEST_OVERLAY"); overlay != "" {
-		build.Args = append(build.Args[:2], append([]string{"-overlay", overlay}, build.Args[2:]...)...)
-	}
 	if out, err := build.CombinedOutput(); err != nil {
 		return 1, fmt.Errorf("build the programs: %w\n%s", err, out)
 	}

@@ -293,7 +293,7 @@ func TestBounds(t *testing.T) {
 		if info.LogSize > logCap || dirSize(t, filepath.Join(s.dir, berth.DirOutput)) > logCap {
 			t.Fatalf("%d bytes on disk", info.LogSize)
 		}
-		return info.End == 24_000_000 // "y\r\n"
+		return info.End == 24_000_000 && info.LogFrom+uint64(info.LogSize) == info.End // "y\r\n"
 	})
 	info, err := s.Info(ctx(t))
 	if err != nil {

@@ -13,10 +13,12 @@ import (
 
 func raw(t *testing.T, s *session, b []byte) net.Conn {
 	t.Helper()
-	c, err := net.Dial("unix", s.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var c net.Conn
+	waitFor(t, "a connection", func() (ok bool) { // the queue may be full for a moment
+		var err error
+		c, err = net.Dial("unix", s.socket)
+		return err == nil
+	})
 	t.Cleanup(func() { _ = c.Close() })
 	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		t.Fatal(err)

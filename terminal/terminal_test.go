@@ -102,7 +102,7 @@ func TestLogBounds(t *testing.T) {
 			t.Fatalf("%+v: %d..%d, %d bytes, %v", c, out.Start(), out.End(), out.Bytes(), err)
 		}
 		check(t, out.ReadAt, out.Start(), out.End())
-		if _, err := out.ReadAt(make([]byte, 1), end); err != io.EOF {
+		if _, err := out.ReadAt(make([]byte, 1), end); !errors.Is(err, io.EOF) {
 			t.Errorf("at the end: %v", err)
 		}
 		if _, err := out.ReadAt(make([]byte, 1), end+1); !errors.Is(err, ErrPastEnd) {
@@ -315,7 +315,7 @@ func TestPTY(t *testing.T) {
 		t.Errorf("too large: %v", err)
 	}
 	p.CloseSlave()
-	if _, err := p.Read(b); err != io.EOF {
+	if _, err := p.Read(b); !errors.Is(err, io.EOF) {
 		t.Errorf("after the end: %v", err)
 	}
 }

@@ -68,27 +68,11 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 		debug.SetGCPercent(heapTarget)
 	}
 	log := slog.New(slog.NewTextHandler(out, nil)).With("pid", os.Getpid())
-	err = guest.Run(ctx, guest.Config{Sessions: *sessions, Runtime: *runtimeDir, Holder: *holder, Log: log, Scope: holderScope()})
+	err = guest.Run(ctx, guest.Config{Sessions: *sessions, Runtime: *runtimeDir, Holder: *holder, Log: log, Scope: scope.Holders(os.Getenv)})
 	if err != nil {
 		log.Error("the guest ended", "error", err)
 	}
 	return err
-}
-
-// holderScope moves a holder into a scope of its own where the user's systemd
-// runs, so that no service that stops takes a session along; nil where it does not.
-func holderScope() func(ctx context.Context, pid int) error {
-	manager := scope.Find(os.Getenv)
-	if !manager.There() {
-		return nil
-	}
-	return func(ctx context.Context, pid int) error {
-		return scope.Start(ctx, manager, scope.Unit{
-			Name:        fmt.Sprintf("berth-holder-%d.scope", pid),
-			Description: "a session of berth",
-			PIDs:        []int{pid},
-		})
-	}
 }
 
 // openLog opens the log to append to. It is opened before anything else can

@@ -65,7 +65,7 @@ func longestSocket(p berth.Paths) string {
 func (p *place) leave() error { return p.lock.Unlock() }
 
 // privateDir makes a directory that only this user can enter, and refuses one
-// that others could write to: whoever can replace a socket reads every key.
+// that others can: whoever can replace a socket reads every key.
 func privateDir(dir string, code berth.Code) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return berth.Errorf(code, "%w", err)
@@ -76,21 +76,12 @@ func privateDir(dir string, code berth.Code) error {
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
 	switch {
-	case info.Mode()&fs.ModeSymlink != 0:
-		if info, err = os.Stat(dir); err != nil {
-			return berth.Errorf(code, "%w", err)
-		}
-		if st, ok = info.Sys().(*syscall.Stat_t); !info.IsDir() {
-			return berth.Errorf(code, "%s does not lead to a directory", dir)
-		}
-	case !info.IsDir():
+	case !info.IsDir(): // a link could be turned to another place later
 		return berth.Errorf(code, "%s is not a directory", dir)
-	}
-	if ok && int(st.Uid) != os.Geteuid() {
+	case ok && int(st.Uid) != os.Geteuid():
 		return berth.Errorf(code, "%s belongs to user %d, not to %d", dir, st.Uid, os.Geteuid())
-	}
-	if info.Mode().Perm()&0o022 != 0 {
-		return berth.Errorf(code, "%s can be written to by others (mode %04o)", dir, info.Mode().Perm()).
+	case info.Mode().Perm()&0o077 != 0:
+		return berth.Errorf(code, "%s is open to others (mode %04o)", dir, info.Mode().Perm()).
 			WithHint("chmod 700 " + dir)
 	}
 	if f, err := os.CreateTemp(dir, ".probe-*"); err != nil {

@@ -1,6 +1,9 @@
 package screen
 
-import "math/bits"
+import (
+	"encoding/binary"
+	"math/bits"
+)
 
 // The parser is the state machine for DEC's ANSI terminals that Paul Williams
 // described, over UTF-8: a byte from 0x80 up is part of a character and never a
@@ -87,8 +90,7 @@ func run(p []byte) int {
 	i := 0
 	for i+8 <= len(p) {
 		// A byte is out when it is below 0x20, 0x7f, or has the top bit.
-		w := uint64(p[i]) | uint64(p[i+1])<<8 | uint64(p[i+2])<<16 | uint64(p[i+3])<<24 |
-			uint64(p[i+4])<<32 | uint64(p[i+5])<<40 | uint64(p[i+6])<<48 | uint64(p[i+7])<<56
+		w := binary.LittleEndian.Uint64(p[i:])
 		const ones, tops = 0x0101010101010101, 0x8080808080808080
 		low := (w - 0x20*ones) &^ w                        // top bit: below 0x20 (exact for the lowest such byte)
 		del := ((w ^ 0x7f*ones) - ones) &^ (w ^ 0x7f*ones) // top bit: is 0x7f
@@ -119,21 +121,16 @@ func (s *Screen) Skim(p []byte) { s.feed(p, true) }
 func (s *Screen) feed(p []byte, skim bool) {
 	s.skim = skim
 	for len(p) > 0 {
-		if s.state != inGround {
-			p = s.feedSequence(p)
+		if s.pending > 0 {
+			if s.state != inGround {
+				p = s.feedSequence(p)
+			} else {
+				p = s.feedPartial(p)
+			}
 			continue
 		}
-		if s.npartial > 0 {
-			p = s.feedPartial(p)
-			continue
-		}
-		if n := run(p); n > 0 {
-			s.printRun(p[:n])
-			p = p[n:]
-			continue
-		}
-		switch c := p[0]; {
-		case c == 0x1b:
+		c := p[0]
+		if c == 0x1b {
 			if n := s.fastCSI(p); n > 0 {
 				p = p[n:]
 				continue
@@ -141,14 +138,19 @@ func (s *Screen) feed(p []byte, skim bool) {
 			s.begin(inEscape)
 			s.pending = 1
 			p = p[1:]
+			continue
+		}
+		n := 1
+		switch {
+		case c >= 0x80:
+			n = s.feedRune(p)
+		case c >= 0x20 && c < 0x7f:
+			n = run(p)
+			s.printRun(p[:n])
 		case c < 0x20:
 			s.control(c)
-			p = p[1:]
-		case c == 0x7f:
-			p = p[1:]
-		default:
-			p = p[s.feedRune(p):]
 		}
+		p = p[n:]
 	}
 }
 

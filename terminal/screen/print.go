@@ -148,6 +148,14 @@ func glyphOf(c byte) uint32 {
 // skimRun moves the cursor as n columns of text would, roughly.
 func (s *Screen) skimRun(n int, last byte) {
 	s.last, s.shift = uint32(last), 0
+	if x := s.x + n; x < s.cols && !s.wrap {
+		s.x = x
+		return
+	}
+	s.skimWrap(n)
+}
+
+func (s *Screen) skimWrap(n int) {
 	x := s.x + n
 	if s.wrap {
 		x++
