@@ -339,7 +339,7 @@ class Mosh(CommandPeer):
 
 
 class Berth(CommandPeer):
-    name, comms = 'berth', ('berth', 'berth-guest', 'berth-holder')
+    name, comms = 'berth', ('berth-daemon', 'berth-guest', 'berth-holder')
     binary = os.environ.get('BERTH_BIN', os.path.join(os.path.dirname(ME), '..', 'bin', 'berth'))
     note = 'screen, 16 MiB of log and byte offsets kept for each session'
 

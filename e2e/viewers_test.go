@@ -40,7 +40,7 @@ func TestSlowViewer(t *testing.T) {
 	goFile := filepath.Join(h.dir, "go")
 	s := h.startSession("--name", "flood", "--size", "80x24", "--",
 		"sh", "-c", "while [ ! -e "+goFile+" ]; do sleep 0.02; done; exec "+self+" "+childArg+" fill 120")
-	slow, err := c.View(t.Context(), s.ID, berth.AttachRequest{Size: berth.Size{Cols: 60, Rows: 20}})
+	slow, err := c.View(t.Context(), s.ID, berth.AttachRequest{Size: berth.Size{Cols: 130, Rows: 45}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ func testMain(m *testing.M) int {
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	programs, other = filepath.Join(dir, "bin"), filepath.Join(dir, "other")
 	for _, b := range []struct{ dir, flags string }{{programs, ""}, {other, "-X berth.version=" + otherVersion}} {
-		cmd := exec.Command("go", "build", "-ldflags", b.flags, "-o", b.dir+"/", ".", "../berth-guest", "../berth-holder")
+		cmd := exec.Command("go", "build", "-ldflags", b.flags, "-o", b.dir+"/", ".", "../berth-daemon", "../berth-guest", "../berth-holder")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build the programs: %v\n%s", err, out)

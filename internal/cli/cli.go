@@ -31,7 +31,7 @@ type Env struct {
 	Stderr  io.Writer
 	Getenv  func(string) string
 	Environ func() []string // whole environment, for the daemon that `up` starts
-	// Executable is the path of this program, which `up` starts as the daemon.
+	// Executable is the path of this program: the others lie beside it.
 	Executable func() (string, error)
 	Now        func() time.Time
 	Random     io.Reader

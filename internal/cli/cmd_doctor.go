@@ -78,7 +78,7 @@ func (a *app) findings(ctx context.Context, paths berth.Paths) []berth.Finding {
 		add(berth.Finding{Check: "program", Status: findingUnknown, Detail: "the path of this program is not known: " + err.Error()})
 	} else {
 		_, holder := checkBeside(self, "berth-holder")
-		add(checkGuest(ctx, self), holder)
+		add(checkVersion(ctx, self, daemonProgram), checkVersion(ctx, self, "berth-guest"), holder)
 	}
 	add(a.checkTerm(), a.checkLocale())
 	add(a.checkDaemon(ctx, paths)...)

@@ -31,6 +31,10 @@ const (
 	upRetryAfter = 500 * time.Millisecond
 )
 
+// daemonProgram is the daemon's file name. It is not this program: the libraries
+// of the store and the API would cost every command 4 ms before its first line.
+const daemonProgram = "berth-daemon"
+
 // readyFD is the descriptor on which the daemon says "ready", or why it ends,
 // and envReadyFD the variable that tells it so.
 const (
@@ -201,6 +205,7 @@ func (a *app) startDaemon(ctx context.Context) error {
 	if err != nil {
 		return berth.Errorf(berth.CodeDaemonFailed, "find this program: %w", err)
 	}
+	program := filepath.Join(filepath.Dir(self), daemonProgram) // they are installed together
 	logFile, err := openDaemonLog(paths)
 	if err != nil {
 		return err
@@ -212,7 +217,7 @@ func (a *app) startDaemon(ctx context.Context) error {
 	}
 	defer r.Close() //nolint:errcheck // it was only read
 	// The command has no context: what we start must not end with us.
-	cmd := exec.Command(self, "daemon", "--state-dir", paths.State, "--runtime-dir", paths.Runtime, "--config", paths.Config) //nolint:noctx // see above
+	cmd := exec.Command(program, "serve", "--state-dir", paths.State, "--runtime-dir", paths.Runtime, "--config", paths.Config) //nolint:noctx // see above
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.Dir = "/"
 	cmd.Env = append(a.env.Environ(), fmt.Sprintf("%s=%d", envReadyFD, readyFD))
@@ -221,7 +226,7 @@ func (a *app) startDaemon(ctx context.Context) error {
 	err = cmd.Start()
 	_ = w.Close() // ours; the daemon's copy decides when the pipe ends
 	if err != nil {
-		return berth.Errorf(berth.CodeDaemonFailed, "start %s: %w", self, err)
+		return berth.Errorf(berth.CodeDaemonFailed, "start %s: %w", program, err).WithHint("install berth's programs into one directory")
 	}
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }() // ends with the daemon, or with this process

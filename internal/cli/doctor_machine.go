@@ -187,10 +187,10 @@ func checkBeside(self, name string) (path string, f berth.Finding) {
 	return path, f
 }
 
-// checkGuest looks for the guest's program and compares its version with ours.
-// The holder's has none to compare: a running one is never replaced.
-func checkGuest(ctx context.Context, self string) berth.Finding {
-	path, f := checkBeside(self, "berth-guest")
+// checkVersion looks for another of berth's programs and compares its version
+// with ours. The holder has none to compare: a running one is never replaced.
+func checkVersion(ctx context.Context, self, name string) berth.Finding {
+	path, f := checkBeside(self, name)
 	if f.Status != findingOK {
 		return f
 	}
@@ -204,7 +204,7 @@ func checkGuest(ctx context.Context, self string) berth.Finding {
 	case err != nil || len(words) == 0:
 		f.Status, f.Detail = findingUnknown, path+" does not tell its version"
 	case !slices.Contains(words, berth.Version()):
-		f.Status, f.Fix = findingWarn, "install the berth-guest of version "+berth.Version()
+		f.Status, f.Fix = findingWarn, "install the "+name+" of version "+berth.Version()
 		f.Detail = path + " is another version: " + oneLine(string(out), 80)
 	default:
 		f.Detail += ", version " + berth.Version()

@@ -33,7 +33,7 @@ func TestDoctorWorksWithoutADaemon(t *testing.T) {
 			t.Errorf("%s has the status %q", f.Check, f.Status)
 		}
 	}
-	for check, want := range map[string]string{"state-dir": "ok", "daemon": "warn", "berth-guest": "fail", "berth-holder": "fail", "term": "warn"} {
+	for check, want := range map[string]string{"state-dir": "ok", "daemon": "warn", "berth-daemon": "fail", "berth-guest": "fail", "berth-holder": "fail", "term": "warn"} {
 		if status[check] != want {
 			t.Errorf("%s is %q, not %q", check, status[check], want)
 		}

@@ -18,12 +18,12 @@ import (
 func upWith(t *testing.T, ctx context.Context, script string, answers func(state string) (berth.Status, error)) (outcome, string) {
 	t.Helper()
 	dir := t.TempDir()
-	program := filepath.Join(dir, "daemon.sh")
+	program := filepath.Join(dir, daemonProgram)
 	must(t, os.WriteFile(program, []byte("#!/bin/sh\n"+script), 0o700)) //nolint:gosec // a program
 	state := filepath.Join(dir, "state")
 	api := &fakeAPI{status: func() (berth.Status, error) { return answers(state) }}
 	env, out, errs := testEnv(t, api, nil, nil, "up", "--json", "--state-dir", state)
-	env.Executable = func() (string, error) { return program, nil }
+	env.Executable = func() (string, error) { return filepath.Join(dir, "berth"), nil }
 	env.Environ = func() []string { return []string{"PATH=" + os.Getenv("PATH"), "MARK=here"} }
 	code := Run(ctx, env)
 	return outcome{code, out.String(), errs.String()}, state
@@ -51,7 +51,7 @@ func TestUpStartsTheDaemonDetached(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(state, "seen"))
 	must(t, err)
 	seen := strings.Fields(string(data))
-	if len(seen) != 8 || strings.Join(seen[:6], " ") != "daemon --state-dir --runtime-dir --config here /" || seen[6] != seen[7] {
+	if len(seen) != 8 || strings.Join(seen[:6], " ") != "serve --state-dir --runtime-dir --config here /" || seen[6] != seen[7] {
 		t.Errorf("the daemon saw %q", data)
 	}
 }

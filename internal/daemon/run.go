@@ -27,16 +27,27 @@ import (
 // the reason of a failure, one line of JSON.
 const envReadyFD = "BERTH_READY_FD"
 
-// Run is `berth daemon`: it serves until ctx ends, a SIGTERM comes, somebody
+const usage = "berth-daemon serve [--state-dir DIR] [--runtime-dir DIR] [--config FILE] | berth-daemon version"
+
+// Run is the daemon: it serves until ctx ends, a SIGTERM comes, somebody
 // asks it to stop, or its store fails.
 func Run(ctx context.Context, args []string, stderr io.Writer) error {
-	flags := flag.NewFlagSet("berth daemon", flag.ContinueOnError)
+	if len(args) == 1 && args[0] == "version" {
+		_, err := fmt.Printf("berth-daemon %s (%s)\n", berth.Version(), berth.Build())
+		return err
+	}
+	if len(args) == 0 || args[0] != "serve" {
+		err := berth.Errorf(berth.CodeUsage, "nothing to do").WithHint("usage: " + usage)
+		_, werr := fmt.Fprintf(stderr, "%s\n  %s\n", err.Detail, err.Hint)
+		return errors.Join(err, werr)
+	}
+	flags := flag.NewFlagSet("berth-daemon", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	var given berth.Paths
 	flags.StringVar(&given.State, "state-dir", "", "state directory")
 	flags.StringVar(&given.Runtime, "runtime-dir", "", "runtime directory")
 	flags.StringVar(&given.Config, "config", "", "config file")
-	if err := flags.Parse(args); err != nil {
+	if err := flags.Parse(args[1:]); err != nil {
 		return berth.Errorf(berth.CodeUsage, "%w", err)
 	}
 	ready := readyPipe(os.Getenv(envReadyFD))
