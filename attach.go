@@ -36,6 +36,21 @@ const (
 	FrameState   FrameType = 'T' // ViewerState
 )
 
+// A viewer that can reach the guest's own socket asks it for an attach over
+// HTTP/1.1 with "Upgrade: berth-attach". After the answer the connection carries
+// frames in both directions as on a byte stream; closing it ends the viewer.
+const (
+	DirectUpgrade = "berth-attach"
+	DirectAnswer  = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + DirectUpgrade + "\r\n\r\n"
+)
+
+// DirectAttach says where a session's guest can be reached without the daemon:
+// it answers GET /v1/sessions/{ref}/direct for sessions of this machine.
+type DirectAttach struct {
+	Session string `json:"session"` // id
+	Socket  string `json:"socket"`  // path of the guest's unix socket
+}
+
 // MaxFrame bounds type and body together, in both directions; in bytes.
 const MaxFrame = 1 << 20
 

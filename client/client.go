@@ -37,6 +37,9 @@ type Config struct {
 	// Calls that wait by nature (kill, wait, log with a wait, streams) have
 	// their own bounds.
 	Timeout time.Duration
+	// ThroughDaemon makes every attach pass the daemon, also where the guest
+	// could be reached without it.
+	ThroughDaemon bool
 }
 
 // defaultTimeout is far above what a loaded machine needs to answer, so that
@@ -60,14 +63,16 @@ type Client struct {
 	socket  string
 	token   string
 	timeout time.Duration
-	pause   time.Duration // first wait between two attempts; 0 = backoffFirst
-	http    *http.Client
-	tr      *http.Transport
+	// throughDaemon is Config.ThroughDaemon.
+	throughDaemon bool
+	pause         time.Duration // first wait between two attempts; 0 = backoffFirst
+	http          *http.Client
+	tr            *http.Transport
 }
 
 // New makes a client; it does not connect. The error is CodeInvalidArgument.
 func New(cfg Config) (*Client, error) {
-	c := &Client{socket: cfg.Socket, token: cfg.Token, timeout: cfg.Timeout, base: "http://" + socketHost}
+	c := &Client{socket: cfg.Socket, token: cfg.Token, timeout: cfg.Timeout, throughDaemon: cfg.ThroughDaemon, base: "http://" + socketHost}
 	if c.timeout <= 0 {
 		c.timeout = defaultTimeout
 	}

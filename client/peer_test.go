@@ -46,7 +46,7 @@ func serveOn(t tester, h http.Handler) (c *Client, stop func()) {
 	server := &http.Server{Handler: h, ReadHeaderTimeout: time.Second}
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(l) })
-	if c, err = New(Config{Socket: socket, Timeout: time.Minute}); err != nil {
+	if c, err = New(Config{Socket: socket, Timeout: time.Minute, ThroughDaemon: true}); err != nil {
 		t.Fatal(err)
 	}
 	c.pause = time.Microsecond
@@ -325,4 +325,15 @@ func withoutQueries(p []byte) []byte {
 		}
 	}
 	return out
+}
+
+// shortDir is a directory for a socket: t.TempDir can be too long for one.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // a directory in the temporary one
+	return dir
 }

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		child(os.Args[2:])
 		return
 	}
-	os.Exit(func() int {
+	os.Exit(func() int { //nolint:forbidigo // a test binary's main
 		dir, err := os.MkdirTemp("", "bb")
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -48,8 +48,9 @@ func lines(n int, file string) {
 	out := bufio.NewWriterSize(os.Stdout, 4096)
 	both := bufio.NewWriterSize(f, 64<<10)
 	for i := 1; i <= n; i++ {
-		fmt.Fprintf(out, "line %d of the run\n", i)
-		fmt.Fprintf(both, "line %d of the run\r\n", i)
+		line := "line " + strconv.Itoa(i) + " of the run"
+		_, _ = out.WriteString(line + "\n") // a buffer keeps its error for Flush
+		_, _ = both.WriteString(line + "\r\n")
 	}
 	if err := out.Flush(); err != nil {
 		panic(err)
@@ -108,7 +109,7 @@ func queries(file, goFile string) {
 			input <- buf[:n]
 		}
 	}()
-	os.Stdout.WriteString("ready\r\n")
+	say("ready\r\n")
 	for {
 		if _, err := os.Stat(goFile); err == nil {
 			break
@@ -117,7 +118,7 @@ func queries(file, goFile string) {
 	}
 	got := map[string]string{}
 	for _, q := range asked {
-		os.Stdout.WriteString(q.query)
+		say(q.query)
 		var answer []byte
 		wait := time.After(3 * time.Second) // for the first byte
 	collect:
@@ -150,5 +151,11 @@ func queries(file, goFile string) {
 		if _, err := more.Write(b); err != nil {
 			panic(err)
 		}
+	}
+}
+
+func say(text string) {
+	if _, err := os.Stdout.WriteString(text); err != nil {
+		panic(err)
 	}
 }

@@ -49,6 +49,7 @@ func newServer(g *Guest, retire func()) (*http.Server, *handlerCount) {
 	mux.HandleFunc("POST /v1/sessions/{id}/input", s.input)
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
+	protocols.SetHTTP1(true) // for viewers that take a connection over
 	var handlers handlerCount
 	return &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -225,6 +226,11 @@ func (s *server) attach(w http.ResponseWriter, r *http.Request) {
 	if session == nil {
 		return
 	}
+	if r.ProtoMajor == 1 && !wantsDirect(r) {
+		problem(w, r, berth.Errorf(berth.CodeInvalidArgument, "over HTTP/1.1 an attach takes the connection over").
+			WithHint("send Upgrade: "+berth.DirectUpgrade))
+		return
+	}
 	req, err := guestapi.ParseAttachQuery(r.URL.Query())
 	if err != nil {
 		problem(w, r, err)
@@ -239,14 +245,10 @@ func (s *server) attach(w http.ResponseWriter, r *http.Request) {
 		problem(w, r, err)
 		return
 	}
-	control := http.NewResponseController(w)
-	a := &attachment{
-		s: session, req: req, out: w, flush: control.Flush,
-		v: &viewer{
-			id: id, wakeup: make(chan struct{}, 1), sshSock: req.SSHAuthSock,
-			voter: sizeVoter{size: req.Size, readOnly: req.ReadOnly},
-		},
-	}
+	a := &attachment{s: session, req: req, v: &viewer{
+		id: id, wakeup: make(chan struct{}, 1), sshSock: req.SSHAuthSock,
+		voter: sizeVoter{size: req.Size, readOnly: req.ReadOnly},
+	}}
 	if !session.isLive() {
 		s.attachEnded(w, r, a)
 		return
@@ -262,11 +264,7 @@ func (s *server) attach(w http.ResponseWriter, r *http.Request) {
 	}
 	defer session.leave(a.v)
 	session.changed(false)
-	w.Header().Set("Content-Type", guestapi.AttachContentType)
-	w.WriteHeader(http.StatusOK)
-	if err := a.run(r.Context(), r.Body, hello, first); err != nil && r.Context().Err() == nil {
-		session.log.Info("a viewer's stream ended", "viewer", id, "reason", err)
-	}
+	s.stream(w, r, a, func(st *stream) error { return a.run(st.ctx, st.in, hello, first) })
 }
 
 func (s *server) attachEnded(w http.ResponseWriter, r *http.Request, a *attachment) {
@@ -274,9 +272,21 @@ func (s *server) attachEnded(w http.ResponseWriter, r *http.Request, a *attachme
 		problem(w, r, err)
 		return
 	}
-	w.Header().Set("Content-Type", guestapi.AttachContentType)
-	w.WriteHeader(http.StatusOK)
-	if err := a.serveEnded(r.Context()); err != nil && r.Context().Err() == nil {
+	s.stream(w, r, a, func(st *stream) error { return a.serveEnded(st.ctx) })
+}
+
+// stream begins the answer and lets serve write frames to it.
+func (s *server) stream(w http.ResponseWriter, r *http.Request, a *attachment, serve func(*stream) error) {
+	st, err := s.openStream(w, r)
+	if err == nil {
+		a.out, a.flush = st.out, st.flush
+		err = serve(st)
+		if st.ctx.Err() != nil {
+			err = nil // the client went away
+		}
+		st.close()
+	}
+	if err != nil {
 		a.s.log.Info("a viewer's stream ended", "viewer", a.v.id, "reason", err)
 	}
 }

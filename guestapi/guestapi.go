@@ -20,6 +20,7 @@ const (
 	FeatureHooks    = "hooks"     // relay socket with hook lines
 	FeatureSSHAgent = "ssh-agent" // SSH_AUTH_SOCK relay to a viewer's agent
 	FeatureRetire   = "retire"    // POST /v1/retire: deposit all screens and exit
+	FeatureDirect   = "direct"    // attach over a connection of its own: see berth.DirectUpgrade
 )
 
 // AttachContentType is the type of an attach stream, both ways.

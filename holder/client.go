@@ -22,7 +22,7 @@ var ErrGone = errors.New("the holder is gone")
 // connections is full.
 const connectRetry = 2 * time.Millisecond
 
-// conn is one connection of the client half. It is an os.File over a raw
+// clientConn is one connection of the client half. It is an os.File over a raw
 // socket: package net would cost the holder, which shares this package, memory.
 type clientConn struct {
 	f    *os.File

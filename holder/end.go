@@ -119,13 +119,17 @@ func (k *keeper) finish(now time.Time) {
 		k.removeCgroup(removeNow)
 	}
 	k.killed(now)
-	if k.spec.LogBytes > 0 && !k.unrecorded {
+	if k.leave || k.spec.LogBytes > 0 && !k.unrecorded {
 		k.retire(now)
 	}
 }
 
-// removeNow bounds the removal of an empty cgroup.
-const removeNow = 100 * time.Millisecond
+// These bound the removal of an empty cgroup, which the kernel may hold busy
+// for a moment: while somebody waits for an answer, and when nobody does.
+const (
+	removeNow  = 20 * time.Millisecond
+	removeLast = 2 * time.Second
+)
 
 // retire lets the holder end as soon as its readers have what they wait for.
 // New ones find the records instead.
@@ -157,6 +161,9 @@ func (k *keeper) close() {
 	}
 	k.unbind()
 	_ = k.log.Close() // the bytes are on disk since finish
+	if k.exit != nil && len(k.remaining()) == 0 {
+		k.removeCgroup(removeLast) // it may have been busy still in finish
+	}
 }
 
 // reapOthers reaps what the program left behind, but not the program itself: its

@@ -415,6 +415,24 @@ func TestDeposit(t *testing.T) {
 	}
 }
 
+// TestDepositSizes: a screen is written as it came, whatever way it took: in
+// one read, in several, in memory of its own.
+func TestDepositSizes(t *testing.T) {
+	s := start(t, "cat")
+	for i, n := range []int{0, 1, 100, 4000, 4096, 5000, 16340, 16350, 16370, 16384, 17000, 300_000, 8 << 20} {
+		screen := bytes.Repeat([]byte{byte('a' + i)}, n)
+		if err := s.Deposit(ctx(t), holder.Snapshot{Generation: 1, Screen: screen}); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := holder.ReadSnapshot(s.dir); err != nil || !bytes.Equal(got.Screen, screen) {
+			t.Errorf("%d bytes: %d, %v", n, len(got.Screen), err)
+		}
+	}
+	if err := s.Deposit(ctx(t), holder.Snapshot{Generation: 1, Screen: make([]byte, 8<<20+1)}); !errors.Is(err, berth.CodeTooLarge) {
+		t.Errorf("too large: %v", err)
+	}
+}
+
 // TestInputBlocksAndIsBounded: a program that does not read its input holds up
 // the sender, not the output and not other requests, and costs no memory.
 func TestInputBlocksAndIsBounded(t *testing.T) {

@@ -45,6 +45,7 @@ type keeper struct {
 	drained  bool      // the terminal has nothing more to give
 	quietAt  time.Time // when the output counts as drained
 	exit     *berth.Exit
+	leave    bool // a SIGTERM came: end with the program
 	quit     bool
 
 	masterOn   uint32    // what the loop waits for on the master
@@ -212,8 +213,12 @@ func (k *keeper) woken(now time.Time) {
 	if k.terminate.Swap(false) {
 		// Somebody ends this very process, or the service manager its scope. The
 		// program would go with the terminal anyway; this way it is asked first,
-		// and how it ended is on record.
+		// and how it ended is on record. Then not even a holder without a log stays.
+		k.leave = true
 		k.startKill(now)
+		if k.exit != nil {
+			k.retire(now)
+		}
 	}
 	k.reapOthers()
 	if k.masterOn&unix.EPOLLIN == 0 {

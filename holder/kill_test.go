@@ -211,6 +211,24 @@ func TestTermOfHolder(t *testing.T) {
 	}
 }
 
+// TestTermWithoutLog: a holder that would stay after the program's end goes at
+// SIGTERM too, before that end and after it: a service manager waits for it.
+func TestTermWithoutLog(t *testing.T) {
+	for _, script := range []string{"read x", "exit 3"} {
+		s := start(t, "sh", "-c", script, noLog)
+		if script == "exit 3" {
+			s.waitExit()
+		}
+		if err := unix.Kill(s.run.Holder.PID, unix.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		s.waitGone()
+		if _, err := holder.ReadExit(s.dir); err != nil {
+			t.Errorf("%s: %v", script, err)
+		}
+	}
+}
+
 // TestKillOfHolder: kill -9 of the holder hangs the program up; what is left of
 // it is found by the record.
 func TestKillOfHolder(t *testing.T) {

@@ -3,7 +3,6 @@ package holder
 import (
 	"encoding/binary"
 	"errors"
-	"io"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +17,7 @@ import (
 type link struct {
 	fd      int
 	in      []byte // received, not a whole frame yet
+	big     []byte // what in is a part of, when it is mapped; see keep
 	out     []byte // to be sent before anything else
 	greeted bool
 	waiting bool      // for the end of a kill
@@ -72,6 +72,7 @@ func (l *link) close(k *keeper) {
 	}
 	delete(k.conns, l.fd)
 	l.mute(k)
+	l.release()
 	_ = unix.Close(l.fd) // what was sent is with the kernel
 	if k.acceptOff && k.fds.listener >= 0 {
 		k.acceptOff = false
@@ -83,12 +84,15 @@ func (l *link) close(k *keeper) {
 // sent input before that, so it is read to its end: somebody who types "exit"
 // and goes at once has said "exit".
 func (l *link) mute(k *keeper) {
-	l.muted, l.blocked, l.out = true, false, nil
+	l.muted, l.blocked, l.out, l.holdUntil = true, false, nil, time.Time{}
 	for i, s := range k.streams {
 		if s == l {
 			k.streams = append(k.streams[:i], k.streams[i+1:]...)
-			return
+			break
 		}
+	}
+	if len(k.streams) == 0 {
+		k.scratch = nil
 	}
 }
 
@@ -142,6 +146,7 @@ func (l *link) read(k *keeper, now time.Time) bool {
 		l.in = append(l.in, data...)
 		data = l.in
 	}
+	all := len(data)
 	for {
 		typ, body, rest, ok, err := cutFrame(data, l.limit)
 		if err != nil {
@@ -155,13 +160,65 @@ func (l *link) read(k *keeper, now time.Time) bool {
 			return false
 		}
 	}
-	if len(data) == 0 {
-		l.in = nil
-	} else {
-		l.in = append(l.in[:0:0], data...)
-	}
+	l.keep(data, all)
 	l.flush(k)
 	return true
+}
+
+// keep keeps what is not a whole frame yet. A large one, which is a deposit,
+// gets memory of its own outside the heap, to be given back at once: the heap
+// would keep megabytes for hours, in a process that needs hundreds of kilobytes.
+func (l *link) keep(data []byte, all int) {
+	if len(data) == 0 {
+		l.release()
+		return
+	}
+	if len(l.in) > 0 && len(data) == all {
+		return // nothing was taken; it is where it should be
+	}
+	old := l.big
+	l.in, l.big = nil, nil
+	if len(data) >= frameHeader {
+		// The length was checked against the bound of its type.
+		if total := 4 + int(binary.BigEndian.Uint32(data)); total > bigFrame {
+			size := bigHead + total + len(keeper{}.readBuf)
+			big, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+			if err == nil { // else it is the heap's after all
+				l.big, l.in = big, big[bigHead:bigHead]
+			}
+		}
+	}
+	l.in = append(l.in, data...)
+	if old != nil {
+		_ = unix.Munmap(old) // it was mapped here, and data was a part of it
+	}
+}
+
+// bigHead is left free before a large frame, so that a snapshot's header can
+// be put before its screen without a copy; see deposit.
+const (
+	bigFrame = 4 << 10
+	bigHead  = snapshotHeader
+)
+
+// received gives the memory that the frame at hand lies in; nil = the heap's.
+func (l *link) received(k *keeper) []byte {
+	switch {
+	case l.big != nil:
+		return l.big
+	case l.in == nil:
+		return k.readBuf[:]
+	}
+	return nil
+}
+
+// release gives up what was received.
+func (l *link) release() {
+	l.in = nil
+	if l.big != nil {
+		_ = unix.Munmap(l.big) // it was mapped by keep
+		l.big = nil
+	}
 }
 
 // limit bounds the body of a frame by its type.
@@ -345,19 +402,27 @@ func (l *link) owed(k *keeper) bool {
 
 // readLog answers opReadLog.
 func (l *link) readLog(k *keeper, from uint64, limit int) {
-	p := make([]byte, min(max(limit, 0), maxRead))
+	end := k.log.End()
+	if from > end {
+		l.fail(errPastEnd(from, end))
+		return
+	}
+	at := len(l.out)
+	out := beginFrame(l.out, reOK)
+	p := make([]byte, min(uint64(max(limit, 0)), maxRead, end-from))
 	n, err := k.log.ReadAt(p, from)
 	var gap *terminal.GapError
 	switch {
-	case errors.Is(err, terminal.ErrPastEnd):
-		l.fail(berth.Errorf(berth.CodeInvalidOffset, "offset %d is past the end of the output at %d", from, k.log.End()).
-			WithFact("end", decimal(k.log.End())))
 	case errors.As(err, &gap):
 		l.fail(berth.Errorf(berth.CodeOffsetGone, "the output at offset %d is no longer kept; it begins again at %d", from, gap.To).
 			WithFact("kept_from", decimal(gap.To)))
-	case err != nil && !errors.Is(err, io.EOF):
+	case err != nil:
 		l.fail(err)
 	default:
-		l.reply(reOK, p[:n])
+		l.out = endFrame(append(out, p[:n]...), at)
 	}
+}
+
+func errPastEnd(offset, end uint64) error {
+	return berth.Errorf(berth.CodeInvalidOffset, "offset %d is past the end of the output at %d", offset, end).WithFact("end", decimal(end))
 }

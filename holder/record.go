@@ -149,12 +149,15 @@ const (
 
 func encodeSnapshot(s Snapshot) []byte {
 	b := make([]byte, 0, snapshotHeader+len(s.Screen))
+	return append(appendSnapshotHeader(b, s), s.Screen...)
+}
+
+func appendSnapshotHeader(b []byte, s Snapshot) []byte {
 	b = append(b, snapshotMagic...)
 	b = binary.BigEndian.AppendUint32(b, uint32(s.Generation))
 	b = binary.BigEndian.AppendUint64(b, s.Offset)
 	b = binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(s.Screen))
-	b = binary.BigEndian.AppendUint32(b, uint32(len(s.Screen)))
-	return append(b, s.Screen...)
+	return binary.BigEndian.AppendUint32(b, uint32(len(s.Screen)))
 }
 
 func decodeSnapshot(b []byte) (Snapshot, bool) {

@@ -53,7 +53,7 @@ func (l *link) request(k *keeper, typ byte, body []byte, now time.Time) bool {
 		l.waiting = true
 		k.startKill(now)
 	case opDeposit:
-		l.answer(k.deposit(body))
+		l.answer(k.deposit(body, l.received(k)))
 	case opSnapshot:
 		l.snapshot(k)
 	case opReadLog:
@@ -79,7 +79,7 @@ func (l *link) answer(err error) {
 // begin makes the connection a stream.
 func (l *link) begin(k *keeper, from uint64) {
 	if end := k.log.End(); from > end {
-		l.fail(berth.Errorf(berth.CodeInvalidOffset, "offset %d is past the end of the output at %d", from, end).WithFact("end", decimal(end)))
+		l.fail(errPastEnd(from, end))
 		return
 	}
 	l.stream, l.pos = true, from
@@ -144,7 +144,7 @@ func (k *keeper) ownGroup(group int) bool {
 
 // deposit keeps a newer snapshot: on disk where there is a log, since it is of
 // use only together with the bytes after it, else in memory.
-func (k *keeper) deposit(body []byte) error {
+func (k *keeper) deposit(body, received []byte) error {
 	s, err := snapshotFields(body)
 	switch {
 	case err != nil:
@@ -154,13 +154,13 @@ func (k *keeper) deposit(body []byte) error {
 	case s.Generation != k.spec.Generation:
 		return berth.Errorf(berth.CodeGenerationChanged, "the snapshot is of generation %d, the program of %d", s.Generation, k.spec.Generation)
 	case s.Offset > k.log.End():
-		return berth.Errorf(berth.CodeInvalidOffset, "the snapshot is of offset %d, the output ends at %d", s.Offset, k.log.End())
+		return errPastEnd(s.Offset, k.log.End())
 	case k.snap != nil && s.Offset < k.snap.Offset:
 		return nil
 	}
 	kept := Snapshot{Generation: s.Generation, Offset: s.Offset}
 	if k.spec.LogBytes > 0 {
-		if err := berth.WriteFileNoSync(filepath.Join(k.dir, berth.FileSnapshot), encodeSnapshot(s), 0o600); err != nil {
+		if err := berth.WriteFileNoSync(filepath.Join(k.dir, berth.FileSnapshot), snapshotFile(s, received), 0o600); err != nil {
 			return err
 		}
 	} else {
@@ -168,6 +168,17 @@ func (k *keeper) deposit(body []byte) error {
 	}
 	k.snap = &kept
 	return nil
+}
+
+// snapshotFile gives the bytes of the file. The header is put right before the
+// screen, over fields that were read already: the heap would keep a copy.
+func snapshotFile(s Snapshot, received []byte) []byte {
+	at := cap(received) - cap(s.Screen) // both end where the memory ends
+	if received == nil || at < snapshotHeader || at > len(received)-len(s.Screen) {
+		return encodeSnapshot(s)
+	}
+	appendSnapshotHeader(received[at-snapshotHeader:at-snapshotHeader], s)
+	return received[at-snapshotHeader : at+len(s.Screen)]
 }
 
 // snapshot answers opSnapshot.

@@ -171,6 +171,7 @@ func executable(path string) error {
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		return unix.EISDIR
 	}
-	// X_OK alone says yes to root for every file that has any x bit; so it is here.
+	// To root the kernel says yes when any of the three x bits is set, which is
+	// also when it executes.
 	return unix.Access(path, unix.X_OK)
 }

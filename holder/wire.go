@@ -52,10 +52,10 @@ const (
 const (
 	maxSnapshot = 8 << 20
 	maxBody     = maxSnapshot + 4096
-	maxInput    = 64 << 10  // body of one input frame
-	maxRequest  = 4096      // body of any other request than a deposit
-	maxOutput   = 64 << 10  // bytes of output in one frame
-	maxRead     = 256 << 10 // bytes of output in one answer to opReadLog
+	maxInput    = 64 << 10 // body of one input frame
+	maxRequest  = 4096     // body of any other request than a deposit
+	maxOutput   = 64 << 10 // bytes of output in one frame
+	maxRead     = 64 << 10 // bytes of output in one answer to opReadLog
 	frameHeader = 5
 	outputExtra = 16 // offset and end before the bytes
 )

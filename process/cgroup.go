@@ -228,7 +228,7 @@ func (c Cgroup) contains(pid int) bool {
 // Remove removes the cgroup and those below it. It tries until the context ends
 // since the kernel empties a cgroup some time after the last process was killed.
 func (c Cgroup) Remove(ctx context.Context) error {
-	tick := time.NewTicker(10 * time.Millisecond)
+	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		err := c.walk(func(dir string) error { return unix.Rmdir(dir) })

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -156,6 +157,7 @@ func (d *daemon) build(ctx context.Context) (err error) {
 	d.server, err = server.New(server.Config{
 		Sessions: d.sessions,
 		Attach:   d.attach,
+		Direct:   d.direct,
 		Export: func(ctx context.Context, ref, format string, w io.Writer) error {
 			return d.sessions.Export(ctx, ref, session.ExportFormat(format), w)
 		},
@@ -191,6 +193,20 @@ func (d *daemon) attach(ctx context.Context, ref string, q guestapi.AttachReques
 		return nil, err
 	}
 	return s, nil
+}
+
+// direct tells a viewer of this user on this machine where the guest is.
+func (d *daemon) direct(ctx context.Context, ref string) (berth.DirectAttach, error) {
+	s, err := d.sessions.Get(ctx, ref)
+	if err != nil {
+		return berth.DirectAttach{}, err
+	}
+	g := d.sessions.Guest(s.Host)
+	if s.Host != berth.LocalHost || !g.Reachable || !slices.Contains(g.Features, guestapi.FeatureDirect) {
+		return berth.DirectAttach{}, berth.Errorf(berth.CodeNotFound, "session %s cannot be reached without the daemon", s.Name).
+			WithHint("attach through the daemon")
+	}
+	return berth.DirectAttach{Session: s.ID, Socket: d.cfg.Paths.GuestSocket()}, nil
 }
 
 // replaceGuest puts a guest of this build in place of the local one. The old one

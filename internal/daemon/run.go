@@ -77,7 +77,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 // newLog writes JSON lines to a file and coloured text to a terminal.
 func newLog(w io.Writer) *slog.Logger {
 	if f, ok := w.(*os.File); ok && xterm.IsTerminal(int(f.Fd())) { //nolint:gosec // a descriptor fits
-		return slog.New(tint.NewHandler(w, &tint.Options{TimeFormat: time.TimeOnly}))
+		return slog.New(tint.NewTextHandler(w, &tint.Options{TimeFormat: time.TimeOnly}))
 	}
 	return slog.New(slog.NewJSONHandler(w, nil))
 }

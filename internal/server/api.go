@@ -235,6 +235,16 @@ func (a api) sessionRoutes() {
 		return &none{}, a.cfg.Sessions.Remove(ctx, in.Ref, in.Force, match)
 	})
 	route(a, huma.Operation{
+		OperationID: "direct-attach", Method: http.MethodGet, Path: "/v1/sessions/{ref}/direct", Tags: []string{"sessions"},
+		Summary: "Where an attach reaches the session's guest without the daemon. On the unix socket, for sessions of this machine",
+	}, func(ctx context.Context, in *SessionRef) (*body[directDocument], error) {
+		if a.cfg.Direct == nil || ctx.Value(doorKey{}) != doorUnix {
+			return nil, berth.Errorf(berth.CodeNotFound, "this way in has no direct attach").WithHint("attach through the daemon")
+		}
+		d, err := a.cfg.Direct(ctx, in.Ref)
+		return &body[directDocument]{directDocument{apiVersion, d}}, err
+	})
+	route(a, huma.Operation{
 		OperationID: "wait-session", Method: http.MethodGet, Path: "/v1/sessions/{ref}/wait", Tags: []string{"sessions"},
 		Summary: "Answer when the program has ended, or timeout when it still runs; then ask again",
 	}, func(ctx context.Context, in *waitInput) (*sessionOut, error) {

@@ -36,6 +36,10 @@ type (
 		V int `json:"v"`
 		guestapi.KillResult
 	}
+	directDocument struct {
+		V int `json:"v"`
+		berth.DirectAttach
+	}
 	sessionList struct {
 		V        int             `json:"v"`
 		Sessions []berth.Session `json:"sessions"`

@@ -60,12 +60,16 @@ type StatusSource interface {
 	Status(ctx context.Context) (berth.Status, error)
 }
 
-// Config is what a server is made of. All but TokenHash, Export and ReplaceGuest
+// Config is what a server is made of. All but TokenHash, Direct, Export and ReplaceGuest
 // must be set.
 type Config struct {
 	Sessions Sessions
 	// Attach opens a viewer's stream; ctx bounds the whole of it.
 	Attach func(ctx context.Context, ref string, q guestapi.AttachRequest) (AttachStream, error)
+	// Direct says where a session's guest can be reached without the daemon;
+	// CodeNotFound where it cannot. nil = nowhere. Only who came over the unix
+	// socket is told.
+	Direct func(ctx context.Context, ref string) (berth.DirectAttach, error)
 	// Export writes the kept output of a session as "text" or "cast". An error
 	// before the first write is answered as a problem; one behind it cuts the
 	// answer. nil = the route answers CodeNotFound.
