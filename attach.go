@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
+	"strconv"
 )
 
 // FrameType is the first byte of an attach frame.
@@ -89,6 +91,31 @@ type AttachRequest struct {
 	SSHAuthSock string
 }
 
+// Query gives the request as query parameters of attach.
+func (r AttachRequest) Query() url.Values {
+	q := url.Values{}
+	if r.Generation != 0 {
+		q.Set("generation", strconv.Itoa(r.Generation))
+	}
+	if r.Offset != nil {
+		q.Set("offset", strconv.FormatUint(*r.Offset, 10))
+	}
+	if r.Size != (Size{}) {
+		q.Set("cols", strconv.Itoa(r.Size.Cols))
+		q.Set("rows", strconv.Itoa(r.Size.Rows))
+	}
+	if r.ReadOnly {
+		q.Set("read_only", "true")
+	}
+	if r.SizePolicy != "" {
+		q.Set("size_policy", string(r.SizePolicy))
+	}
+	if r.SSHAuthSock != "" {
+		q.Set("ssh_auth_sock", r.SSHAuthSock)
+	}
+	return q
+}
+
 // AttachHello is the first frame from the server.
 type AttachHello struct {
 	Session    string     `json:"session"`
@@ -125,6 +152,9 @@ type ViewerState struct {
 	Viewers int    `json:"viewers"`
 }
 
+// frameHead is the length before a frame on a byte stream.
+const frameHead = 4
+
 // outputHeader is the offset and the length covered, before the bytes.
 const outputHeader = 12
 
@@ -137,12 +167,30 @@ func AppendOutput(dst []byte, offset uint64, covers uint32, data []byte) []byte 
 	return append(dst, data...)
 }
 
+// OutputHead is the room that an output frame needs before its bytes on a byte
+// stream: length, type, offset, covers.
+const OutputHead = frameHead + 1 + outputHeader
+
+// SealOutput fills in the first OutputHead bytes of frame, which then is a whole
+// output frame as it goes on a byte stream. The bytes of output stand behind
+// the head already, so that the hot path copies them once.
+func SealOutput(frame []byte, offset uint64, covers uint32) {
+	binary.BigEndian.PutUint32(frame, uint32(len(frame)-frameHead)) //nolint:gosec // MaxFrame fits
+	frame[frameHead] = byte(FrameOutput)
+	binary.BigEndian.PutUint64(frame[frameHead+1:], offset)
+	binary.BigEndian.PutUint32(frame[frameHead+9:], covers)
+}
+
 // ParseOutput reads the body of an output frame. Data is part of body.
 func ParseOutput(body []byte) (offset uint64, covers uint32, data []byte, err error) {
 	if len(body) < outputHeader {
 		return 0, 0, nil, Errorf(CodeInvalidArgument, "an output frame of %d bytes has no header", len(body))
 	}
-	return binary.BigEndian.Uint64(body), binary.BigEndian.Uint32(body[8:]), body[outputHeader:], nil
+	offset, covers = binary.BigEndian.Uint64(body), binary.BigEndian.Uint32(body[8:])
+	if offset+uint64(covers) < offset {
+		return 0, 0, nil, Errorf(CodeInvalidArgument, "an output frame ends after the last possible offset")
+	}
+	return offset, covers, body[outputHeader:], nil
 }
 
 // JSONFrame makes a frame of a value that encoding/json takes without error.
@@ -196,14 +244,19 @@ func NewFrameReader(r io.Reader) *FrameReader {
 // io.EOF at a clean end, io.ErrUnexpectedEOF inside a frame, and
 // CodeInvalidArgument for a length out of bounds, after which the stream is lost.
 func (fr *FrameReader) Next() (Frame, error) {
-	var head [4]byte
-	if _, err := io.ReadFull(fr.r, head[:]); err != nil {
+	head, err := fr.r.Peek(frameHead) // not ReadFull into an array: that would allocate for each frame
+	switch {
+	case err == nil:
+	case errors.Is(err, io.EOF) && len(head) > 0:
+		return Frame{}, io.ErrUnexpectedEOF
+	default:
 		return Frame{}, err
 	}
-	n := binary.BigEndian.Uint32(head[:])
+	n := binary.BigEndian.Uint32(head)
 	if n == 0 || n > MaxFrame {
 		return Frame{}, Errorf(CodeInvalidArgument, "a frame of %d bytes is outside 1 to %d", n, MaxFrame)
 	}
+	_, _ = fr.r.Discard(frameHead) // Peek has just read them
 	if cap(fr.buf) < int(n) {
 		fr.buf = make([]byte, n)
 	}
@@ -217,5 +270,18 @@ func (fr *FrameReader) Next() (Frame, error) {
 	return ParseFrame(fr.buf)
 }
 
-// Buffered gives the number of bytes that are already in memory.
-func (fr *FrameReader) Buffered() int { return fr.r.Buffered() }
+// Ready reports whether Next would return at once, because a whole frame or the
+// head of an impossible one has been read already. A frame that is larger than
+// the reader's buffer is never ready: the answer may be false, never wrongly true.
+func (fr *FrameReader) Ready() bool {
+	have := fr.r.Buffered()
+	if have < frameHead {
+		return false
+	}
+	head, err := fr.r.Peek(frameHead)
+	if err != nil {
+		return false
+	}
+	n := binary.BigEndian.Uint32(head)
+	return n == 0 || n > MaxFrame || have-frameHead >= int(n)
+}

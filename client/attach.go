@@ -2,8 +2,6 @@ package client
 
 import (
 	"context"
-	"net/url"
-	"strconv"
 
 	"berth"
 )
@@ -49,31 +47,6 @@ func (c *Client) Attach(ctx context.Context, ref string, r berth.AttachRequest) 
 	a := &AttachConn{link: l, ctx: ctx}
 	a.stop = context.AfterFunc(ctx, l.cut)
 	return a, nil
-}
-
-// attachQuery writes a request as query parameters.
-func attachQuery(r berth.AttachRequest) url.Values {
-	q := url.Values{}
-	if r.Generation != 0 {
-		q.Set("generation", strconv.Itoa(r.Generation))
-	}
-	if r.Offset != nil {
-		q.Set("offset", strconv.FormatUint(*r.Offset, 10))
-	}
-	if r.Size != (berth.Size{}) {
-		q.Set("cols", strconv.Itoa(r.Size.Cols))
-		q.Set("rows", strconv.Itoa(r.Size.Rows))
-	}
-	if r.ReadOnly {
-		q.Set("read_only", "true")
-	}
-	if r.SizePolicy != "" {
-		q.Set("size_policy", string(r.SizePolicy))
-	}
-	if r.SSHAuthSock != "" {
-		q.Set("ssh_auth_sock", r.SSHAuthSock)
-	}
-	return q
 }
 
 // Read gives the next frame, valid until the next call. The error is io.EOF

@@ -55,7 +55,7 @@ func upgrade(ctx context.Context, conn net.Conn, id string, r berth.AttachReques
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }) // a closed one is what is wanted
 	defer stop()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+socketHost+"/v1/sessions/"+id+"/attach?"+attachQuery(r).Encode(), http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+socketHost+"/v1/sessions/"+id+"/attach?"+r.Query().Encode(), http.NoBody)
 	if err != nil {
 		return nil, berth.Errorf(berth.CodeInternal, "make a request: %w", err)
 	}

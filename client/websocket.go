@@ -36,7 +36,7 @@ func (c *Client) dialDaemon(ctx, dialCtx context.Context, ref string, r berth.At
 	header := http.Header{}
 	c.authorize(header)
 	l := &daemonLink{start: time.Now()}
-	target := c.base + sessionPath(ref, "/attach") + "?" + attachQuery(r).Encode()
+	target := c.base + sessionPath(ref, "/attach") + "?" + r.Query().Encode()
 	refused := &refusal{next: c.tr}
 	ws, _, err := websocket.Dial(dialCtx, target, &websocket.DialOptions{ //nolint:bodyclose // the library owns the body
 		HTTPClient:      &http.Client{Transport: refused, CheckRedirect: c.http.CheckRedirect},

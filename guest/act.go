@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"berth"
-	"berth/guestapi"
 	"berth/process"
 )
 
@@ -33,7 +32,7 @@ func (s *session) mustLive() error {
 }
 
 // kill ends the program and returns when it is gone and that is recorded here.
-func (s *session) kill(ctx context.Context) (guestapi.KillResult, error) {
+func (s *session) kill(ctx context.Context) (berth.KillResult, error) {
 	if !s.isLive() {
 		return s.killRemains()
 	}
@@ -41,11 +40,11 @@ func (s *session) kill(ctx context.Context) (guestapi.KillResult, error) {
 	if err != nil {
 		// It may have ended, and its holder with it, while we asked.
 		if waitErr := s.waitEnded(ctx); waitErr != nil {
-			return guestapi.KillResult{}, err
+			return berth.KillResult{}, err
 		}
 		return s.killRemains()
 	}
-	out := guestapi.KillResult{Exit: r.Exit, Contained: r.Contained, Survivors: r.Survivors}
+	out := berth.KillResult{Exit: r.Exit, Contained: r.Contained, Survivors: r.Survivors}
 	if out.Survivors == nil {
 		out.Survivors = []int{}
 	}
@@ -78,10 +77,10 @@ func (s *session) waitEnded(ctx context.Context) error {
 }
 
 // killRemains is kill after the end: the program is gone, others may not be.
-func (s *session) killRemains() (guestapi.KillResult, error) {
+func (s *session) killRemains() (berth.KillResult, error) {
 	s.mu.Lock()
 	exit := *s.exit
-	out := guestapi.KillResult{Exit: &exit, Contained: s.running.Cgroup != "", Survivors: []int{}}
+	out := berth.KillResult{Exit: &exit, Contained: s.running.Cgroup != "", Survivors: []int{}}
 	known := s.running.Program.PID != 0
 	s.mu.Unlock()
 	if !known || s.lingers() {
@@ -97,9 +96,9 @@ func (s *session) killRemains() (guestapi.KillResult, error) {
 }
 
 // write is POST input.
-func (s *session) write(ctx context.Context, in guestapi.InputRequest) error {
-	if len(in.Data) > guestapi.MaxInput {
-		return berth.Errorf(berth.CodeTooLarge, "%d bytes of input are more than %d", len(in.Data), guestapi.MaxInput)
+func (s *session) write(ctx context.Context, in berth.InputRequest) error {
+	if len(in.Data) > berth.MaxInput {
+		return berth.Errorf(berth.CodeTooLarge, "%d bytes of input are more than %d", len(in.Data), berth.MaxInput)
 	}
 	if err := s.waitReady(ctx); err != nil {
 		return err
@@ -131,9 +130,9 @@ func (s *session) write(ctx context.Context, in guestapi.InputRequest) error {
 }
 
 // screenNow is GET screen.
-func (s *session) screenNow(ctx context.Context, ansi bool) (guestapi.Screen, error) {
+func (s *session) screenNow(ctx context.Context, ansi bool) (berth.Screen, error) {
 	if err := s.waitReady(ctx); err != nil {
-		return guestapi.Screen{}, err
+		return berth.Screen{}, err
 	}
 	s.mu.Lock()
 	scr, at := s.scr, s.standing()
@@ -142,15 +141,15 @@ func (s *session) screenNow(ctx context.Context, ansi bool) (guestapi.Screen, er
 		s.mu.Unlock()
 		var err error
 		if scr, err = s.lastScreen(ctx); err != nil {
-			return guestapi.Screen{}, err
+			return berth.Screen{}, err
 		}
 		s.mu.Lock()
 	}
 	defer s.mu.Unlock()
 	col, row, visible := scr.Cursor()
-	out := guestapi.Screen{
+	out := berth.Screen{
 		Generation: s.rec.Generation, Offset: at, Size: scr.Size(), Lines: orEmpty(scr.Lines()),
-		Cursor: guestapi.Cursor{Col: col, Row: row, Visible: visible}, Alternate: scr.Alternate(), Title: scr.Title(),
+		Cursor: berth.Cursor{Col: col, Row: row, Visible: visible}, Alternate: scr.Alternate(), Title: scr.Title(),
 	}
 	if ansi {
 		out.ANSI = scr.Repaint(nil)
@@ -162,12 +161,12 @@ func (s *session) screenNow(ctx context.Context, ansi bool) (guestapi.Screen, er
 const maxLogWait = time.Minute
 
 // readOutput is GET log.
-func (s *session) readOutput(ctx context.Context, r guestapi.LogRequest) (guestapi.LogChunk, error) {
+func (s *session) readOutput(ctx context.Context, r berth.LogRequest) (berth.LogChunk, error) {
 	s.mu.Lock()
 	generation := s.rec.Generation
 	s.mu.Unlock()
 	if r.Generation != 0 && r.Generation != generation {
-		return guestapi.LogChunk{}, berth.Errorf(berth.CodeGenerationChanged, "the session is in generation %d, not %d", generation, r.Generation)
+		return berth.LogChunk{}, berth.Errorf(berth.CodeGenerationChanged, "the session is in generation %d, not %d", generation, r.Generation)
 	}
 	if s.isLive() {
 		s.refresh(ctx)
@@ -183,9 +182,9 @@ func (s *session) readOutput(ctx context.Context, r guestapi.LogRequest) (guesta
 		if err := s.waitOutput(ctx, r, c.End); err != nil {
 			return c, err
 		}
-		c = s.logChunk(guestapi.LogRequest{From: c.Offset})
+		c = s.logChunk(berth.LogRequest{From: c.Offset})
 	}
-	limit := uint64(guestapi.MaxLogChunk)
+	limit := uint64(berth.MaxLogChunk)
 	if r.Limit > 0 {
 		limit = min(limit, uint64(r.Limit))
 	}
@@ -205,10 +204,10 @@ func (s *session) readOutput(ctx context.Context, r guestapi.LogRequest) (guesta
 }
 
 // logChunk is the answer to r without its data.
-func (s *session) logChunk(r guestapi.LogRequest) guestapi.LogChunk {
+func (s *session) logChunk(r berth.LogRequest) berth.LogChunk {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := guestapi.LogChunk{
+	c := berth.LogChunk{
 		Generation: s.rec.Generation, Offset: r.From, KeptFrom: s.kept, End: s.end, Ended: s.exit != nil,
 	}
 	if r.FromStart {
@@ -218,7 +217,7 @@ func (s *session) logChunk(r guestapi.LogRequest) guestapi.LogChunk {
 }
 
 // waitOutput waits for output after end, or the end of the program.
-func (s *session) waitOutput(ctx context.Context, r guestapi.LogRequest, end uint64) error {
+func (s *session) waitOutput(ctx context.Context, r berth.LogRequest, end uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, min(r.Wait, maxLogWait))
 	defer cancel()
 	s.mu.Lock()

@@ -8,7 +8,6 @@ import (
 	"io"
 
 	"berth"
-	"berth/guestapi"
 	"berth/terminal/screen"
 )
 
@@ -17,7 +16,7 @@ import (
 type attachment struct {
 	s     *session
 	v     *viewer
-	req   guestapi.AttachRequest
+	req   berth.AttachRequest
 	out   io.Writer
 	flush func() error
 	buf   []byte // of one encoded frame that is not shared
@@ -40,16 +39,16 @@ const (
 // start decides how the attach connects to what the client has, adds the viewer
 // and takes its first picture under one lock: what comes after is queued for
 // it, nothing before is. Its errors are answered before any frame.
-func (a *attachment) start(ctx context.Context) (guestapi.Hello, picture, error) {
+func (a *attachment) start(ctx context.Context) (berth.AttachHello, picture, error) {
 	s := a.s
 	kind, gap, err := a.resume(ctx)
 	if err != nil {
-		return guestapi.Hello{}, picture{}, err
+		return berth.AttachHello{}, picture{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.state.Live() {
-		return guestapi.Hello{}, picture{}, errEndedMeanwhile
+		return berth.AttachHello{}, picture{}, errEndedMeanwhile
 	}
 	s.join(a.v)
 	if p := a.req.SizePolicy; p != "" && p != s.rec.SizePolicy && !a.req.ReadOnly {
@@ -64,13 +63,13 @@ func (a *attachment) start(ctx context.Context) (guestapi.Hello, picture, error)
 	}
 	hello := s.hello(a.v.id)
 	hello.Resume = kind
-	if kind == guestapi.ResumeExact {
+	if kind == berth.ResumeExact {
 		if *a.req.Offset <= s.liveAt {
 			hello.Offset = *a.req.Offset
 			return hello, picture{}, nil
 		}
 		// The offset is inside a sequence: no frame begins there.
-		hello.Resume, gap = guestapi.ResumeGap, &guestapi.Gap{From: *a.req.Offset}
+		hello.Resume, gap = berth.ResumeGap, &berth.OutputGap{From: *a.req.Offset}
 	}
 	p := a.takePicture()
 	hello.Offset = p.at
@@ -85,11 +84,11 @@ func (a *attachment) start(ctx context.Context) (guestapi.Hello, picture, error)
 var errEndedMeanwhile = errors.New("the session ended while a viewer attached")
 
 // hello is called with mu held.
-func (s *session) hello(viewer string) guestapi.Hello {
-	h := guestapi.Hello{
+func (s *session) hello(viewer string) berth.AttachHello {
+	h := berth.AttachHello{
 		Session: s.id, Viewer: viewer, Generation: s.rec.Generation, BootID: s.rec.BootID,
 		Offset: s.end, End: s.end, KeptFrom: s.kept, Cols: s.size.Cols, Rows: s.size.Rows,
-		Resume: guestapi.ResumeFresh,
+		Resume: berth.ResumeFresh,
 	}
 	if s.running.Program.BootID != "" {
 		h.BootID = s.running.Program.BootID
@@ -98,16 +97,16 @@ func (s *session) hello(viewer string) guestapi.Hello {
 }
 
 // resume judges what the client says it has. The gap has no end yet.
-func (a *attachment) resume(ctx context.Context) (guestapi.ResumeKind, *guestapi.Gap, error) {
+func (a *attachment) resume(ctx context.Context) (berth.ResumeKind, *berth.OutputGap, error) {
 	s, req := a.s, a.req
 	if req.Generation == 0 || req.Offset == nil {
-		return guestapi.ResumeFresh, nil, nil
+		return berth.ResumeFresh, nil, nil
 	}
 	s.mu.Lock()
 	generation := s.rec.Generation
 	s.mu.Unlock()
 	if req.Generation != generation {
-		return guestapi.ResumeGeneration, nil, nil
+		return berth.ResumeGeneration, nil, nil
 	}
 	s.refresh(ctx) // the kept range of this moment
 	s.mu.Lock()
@@ -116,7 +115,7 @@ func (a *attachment) resume(ctx context.Context) (guestapi.ResumeKind, *guestapi
 		return "", nil, invalidOffset(*req.Offset, s.end)
 	}
 	if *req.Offset < s.kept {
-		return guestapi.ResumeGap, &guestapi.Gap{From: *req.Offset}, nil
+		return berth.ResumeGap, &berth.OutputGap{From: *req.Offset}, nil
 	}
 	// An earlier guest may have shown what this one has not read yet.
 	for s.pos < *req.Offset && s.state.Live() {
@@ -135,7 +134,7 @@ func (a *attachment) resume(ctx context.Context) (guestapi.ResumeKind, *guestapi
 			return "", nil, errStopping()
 		}
 	}
-	return guestapi.ResumeExact, nil, nil
+	return berth.ResumeExact, nil, nil
 }
 
 func invalidOffset(offset, end uint64) error {
@@ -145,12 +144,12 @@ func invalidOffset(offset, end uint64) error {
 
 // serve writes frames until the program has ended and everything is written,
 // or the client is gone.
-func (a *attachment) serve(ctx context.Context, hello guestapi.Hello, first picture) error {
+func (a *attachment) serve(ctx context.Context, hello berth.AttachHello, first picture) error {
 	s, v := a.s, a.v
-	if err := a.json(guestapi.FrameHello, hello); err != nil {
+	if err := a.json(berth.FrameHello, hello); err != nil {
 		return err
 	}
-	if hello.Resume == guestapi.ResumeExact {
+	if hello.Resume == berth.ResumeExact {
 		if err := a.catchUp(ctx, hello.Offset); err != nil {
 			return err
 		}
@@ -184,9 +183,9 @@ func (a *attachment) serve(ctx context.Context, hello guestapi.Hello, first pict
 // todo is what the writer does next, in this order.
 type todo struct {
 	batch   []frame
-	gap     *guestapi.Gap
+	gap     *berth.OutputGap
 	picture *picture
-	state   *guestapi.ViewerState
+	state   *berth.ViewerState
 	exit    *berth.Exit
 	idle    bool // nothing else waits: flush
 }
@@ -197,7 +196,7 @@ func (a *attachment) collect() todo {
 	defer s.mu.Unlock()
 	var t todo
 	if v.q.behind && s.scr != nil {
-		t.gap = &guestapi.Gap{From: v.q.gapFrom}
+		t.gap = &berth.OutputGap{From: v.q.gapFrom}
 		p := a.takePicture()
 		t.gap.To = max(p.at, t.gap.From)
 		t.picture = &p
@@ -234,7 +233,7 @@ func (a *attachment) write(ctx context.Context, t todo) error {
 		}
 	}
 	if t.gap != nil {
-		if err := a.json(guestapi.FrameGap, t.gap); err != nil {
+		if err := a.json(berth.FrameGap, t.gap); err != nil {
 			return err
 		}
 	}
@@ -244,12 +243,12 @@ func (a *attachment) write(ctx context.Context, t todo) error {
 		}
 	}
 	if t.state != nil {
-		if err := a.json(guestapi.FrameState, t.state); err != nil {
+		if err := a.json(berth.FrameState, t.state); err != nil {
 			return err
 		}
 	}
 	if t.exit != nil {
-		return a.json(guestapi.FrameExit, t.exit)
+		return a.json(berth.FrameExit, t.exit)
 	}
 	return nil
 }
@@ -284,7 +283,7 @@ func (a *attachment) viewSize(session berth.Size) berth.Size {
 func (a *attachment) paint(ctx context.Context, p picture) error {
 	for len(p.data) > 0 {
 		n := min(len(p.data), repaintPiece)
-		if err := a.raw(guestapi.FrameRepaint, p.data[:n]); err != nil {
+		if err := a.raw(berth.FrameRepaint, p.data[:n]); err != nil {
 			return err
 		}
 		p.data = p.data[n:]
@@ -353,7 +352,7 @@ func (a *attachment) fromLog(ctx context.Context, filter *screen.Filter, at, end
 			return sent, berth.Errorf(berth.CodeInternal, "the log of session %s ends at %d, before %d", a.s.id, at, end)
 		}
 		at += uint64(n) //nolint:gosec // n > 0
-		a.buf = append(a.buf[:0], make([]byte, guestapi.OutputHead)...)
+		a.buf = append(a.buf[:0], make([]byte, berth.OutputHead)...)
 		var covers int
 		a.buf, covers = filter.Append(a.buf, raw[:n])
 		if at == end && filter.Pending() > 0 {
@@ -364,7 +363,7 @@ func (a *attachment) fromLog(ctx context.Context, filter *screen.Filter, at, end
 		if covers == 0 {
 			continue
 		}
-		guestapi.SealOutput(a.buf, sent, uint32(covers)) //nolint:gosec // at most what was read and held back
+		berth.SealOutput(a.buf, sent, uint32(covers)) //nolint:gosec // at most what was read and held back
 		if _, err := a.out.Write(a.buf); err != nil {
 			return sent, err
 		}
@@ -373,7 +372,7 @@ func (a *attachment) fromLog(ctx context.Context, filter *screen.Filter, at, end
 	return sent, nil
 }
 
-func (a *attachment) json(t guestapi.FrameType, v any) error {
+func (a *attachment) json(t berth.FrameType, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode frame %c: %w", t, err)
@@ -381,14 +380,14 @@ func (a *attachment) json(t guestapi.FrameType, v any) error {
 	return a.raw(t, body)
 }
 
-func (a *attachment) raw(t guestapi.FrameType, body []byte) error {
-	a.buf = guestapi.Frame{Type: t, Body: body}.AppendStream(a.buf[:0])
+func (a *attachment) raw(t berth.FrameType, body []byte) error {
+	a.buf = berth.Frame{Type: t, Body: body}.AppendStream(a.buf[:0])
 	_, err := a.out.Write(a.buf)
 	return err
 }
 
 // run serves the stream both ways and returns when both directions are done.
-func (a *attachment) run(ctx context.Context, body io.ReadCloser, hello guestapi.Hello, first picture) error {
+func (a *attachment) run(ctx context.Context, body io.ReadCloser, hello berth.AttachHello, first picture) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	read := make(chan struct{})
 	go func() {

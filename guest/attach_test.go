@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"berth"
-	"berth/guestapi"
 	"berth/holder"
 )
 
@@ -43,7 +42,7 @@ func TestQueriesAreAnsweredOnceWhoeverLooks(t *testing.T) {
 	l.awaitOutput(id, "ready")
 	for viewers := range 3 {
 		if viewers > 0 {
-			w := l.attach(id, guestapi.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
+			w := l.attach(id, berth.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
 			defer w.see(func() bool {
 				if bytes.Contains(w.output, []byte("\x1b[c")) || bytes.Contains(w.output, []byte("\x1b[6n")) || bytes.Contains(w.repaint, []byte("\x1b[c")) {
 					t.Error("a viewer was sent a query")
@@ -67,19 +66,19 @@ func TestLateRepliesOfAViewerNeverReachTheProgram(t *testing.T) {
 	l := newLab(t)
 	l.start()
 	id := l.program("raw")
-	w := l.attach(id, guestapi.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
+	w := l.attach(id, berth.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
 	l.awaitOutput(id, "ready")
 	for _, reply := range []string{"\x1b[?62;1;4c", "\x1b[>1;115;0c", "\x1b]11;rgb:0000/0000/0000\x1b\\", "\x1b[24;80R", "\x1bP>|other 1.0\x1b\\"} {
-		w.send(guestapi.FrameInput, []byte(reply[:3]))
-		w.send(guestapi.FrameInput, []byte(reply[3:]))
+		w.send(berth.FrameInput, []byte(reply[:3]))
+		w.send(berth.FrameInput, []byte(reply[3:]))
 	}
-	w.send(guestapi.FrameInput, []byte("k"))
+	w.send(berth.FrameInput, []byte("k"))
 	out := l.awaitOutput(id, `read "k"`)
 	if n := bytes.Count(out, []byte("read ")); n != 1 {
 		t.Errorf("the program read %d times: %q", n, out)
 	}
 	// A key that looks like the beginning of a reply comes after a moment.
-	w.send(guestapi.FrameInput, []byte("\x1b["))
+	w.send(berth.FrameInput, []byte("\x1b["))
 	eventually(t, "the held key", func() bool {
 		out := string(l.output(id))
 		return strings.Contains(out, `read "\x1b["`) || strings.Contains(out, `read "["`)
@@ -127,8 +126,8 @@ func TestResume(t *testing.T) {
 	end := s.Offsets.End
 	at := func(n uint64) *uint64 { return &n }
 
-	w := l.attach(id, guestapi.AttachRequest{Generation: 1, Offset: at(end - 1000)})
-	if w.Hello.Resume != guestapi.ResumeExact || w.Hello.Offset != end-1000 {
+	w := l.attach(id, berth.AttachRequest{Generation: 1, Offset: at(end - 1000)})
+	if w.Hello.Resume != berth.ResumeExact || w.Hello.Offset != end-1000 {
 		t.Errorf("hello = %+v, want exact", w.Hello)
 	}
 	w.await("all of it", func() bool { return w.next == end })
@@ -140,49 +139,49 @@ func TestResume(t *testing.T) {
 		return true
 	})
 
-	w = l.attach(id, guestapi.AttachRequest{Generation: 1, Offset: at(end)})
-	if w.Hello.Resume != guestapi.ResumeExact || w.Hello.Offset != end {
+	w = l.attach(id, berth.AttachRequest{Generation: 1, Offset: at(end)})
+	if w.Hello.Resume != berth.ResumeExact || w.Hello.Offset != end {
 		t.Errorf("at the end: hello = %+v", w.Hello)
 	}
 
-	w = l.attach(id, guestapi.AttachRequest{Generation: 1, Offset: at(5)})
-	if w.Hello.Resume != guestapi.ResumeGap || *w.Hello.Gap != (guestapi.Gap{From: 5, To: end}) || w.Hello.Offset != end {
+	w = l.attach(id, berth.AttachRequest{Generation: 1, Offset: at(5)})
+	if w.Hello.Resume != berth.ResumeGap || *w.Hello.Gap != (berth.OutputGap{From: 5, To: end}) || w.Hello.Offset != end {
 		t.Errorf("before what is kept: hello = %+v %+v", w.Hello, w.Hello.Gap)
 	}
 	w.await("a repaint", func() bool { return bytes.Contains(w.repaint, []byte("end")) })
 
-	w = l.attach(id, guestapi.AttachRequest{Generation: 2, Offset: at(5)})
-	if w.Hello.Resume != guestapi.ResumeGeneration || w.Hello.Generation != 1 {
+	w = l.attach(id, berth.AttachRequest{Generation: 2, Offset: at(5)})
+	if w.Hello.Resume != berth.ResumeGeneration || w.Hello.Generation != 1 {
 		t.Errorf("of another generation: hello = %+v", w.Hello)
 	}
 	w.await("a repaint", func() bool { return bytes.Contains(w.repaint, []byte("end")) })
 
-	_, err := l.client.Attach(t.Context(), id, guestapi.AttachRequest{Generation: 1, Offset: at(end + 1)})
+	_, err := l.client.Attach(t.Context(), id, berth.AttachRequest{Generation: 1, Offset: at(end + 1)})
 	if !errors.Is(err, berth.CodeInvalidOffset) {
 		t.Errorf("past the end: %v", err)
 	}
-	if _, err := l.client.Log(t.Context(), id, guestapi.LogRequest{From: 5}); !errors.Is(err, berth.CodeOffsetGone) {
+	if _, err := l.client.Log(t.Context(), id, berth.LogRequest{From: 5}); !errors.Is(err, berth.CodeOffsetGone) {
 		t.Errorf("log before what is kept: %v", err)
 	}
-	if _, err := l.client.Log(t.Context(), id, guestapi.LogRequest{From: end + 1}); !errors.Is(err, berth.CodeInvalidOffset) {
+	if _, err := l.client.Log(t.Context(), id, berth.LogRequest{From: end + 1}); !errors.Is(err, berth.CodeInvalidOffset) {
 		t.Errorf("log past the end: %v", err)
 	}
-	if _, err := l.client.Log(t.Context(), id, guestapi.LogRequest{Generation: 2}); !errors.Is(err, berth.CodeGenerationChanged) {
+	if _, err := l.client.Log(t.Context(), id, berth.LogRequest{Generation: 2}); !errors.Is(err, berth.CodeGenerationChanged) {
 		t.Errorf("log of another generation: %v", err)
 	}
 	// And after the end, the same from the files.
 	if _, err := l.client.Kill(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	w = l.attach(id, guestapi.AttachRequest{Generation: 1, Offset: at(end - 10)})
+	w = l.attach(id, berth.AttachRequest{Generation: 1, Offset: at(end - 10)})
 	w.awaitEnd()
 	w.see(func() bool {
-		if w.Hello.Resume != guestapi.ResumeExact || !bytes.HasPrefix(w.output, whole[len(whole)-10:]) || w.exit == nil || w.next != w.exit.Offset {
+		if w.Hello.Resume != berth.ResumeExact || !bytes.HasPrefix(w.output, whole[len(whole)-10:]) || w.exit == nil || w.next != w.exit.Offset {
 			t.Errorf("after the end: %+v, %q, %+v", w.Hello, w.output, w.exit)
 		}
 		return true
 	})
-	if _, err := l.client.Attach(t.Context(), id, guestapi.AttachRequest{Generation: 1, Offset: at(end + 1000)}); !errors.Is(err, berth.CodeInvalidOffset) {
+	if _, err := l.client.Attach(t.Context(), id, berth.AttachRequest{Generation: 1, Offset: at(end + 1000)}); !errors.Is(err, berth.CodeInvalidOffset) {
 		t.Errorf("past the end of an ended one: %v", err)
 	}
 }
@@ -194,12 +193,12 @@ func TestASlowViewerHarmsNobody(t *testing.T) {
 	l.start()
 	const lines = 400_000
 	id := l.program("count", fmt.Sprint(lines), "stay")
-	slow, err := l.client.Attach(t.Context(), id, guestapi.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
+	slow, err := l.client.Attach(t.Context(), id, berth.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer slow.Close() //nolint:errcheck // the test is over
-	fast := l.attach(id, guestapi.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
+	fast := l.attach(id, berth.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -235,10 +234,10 @@ func TestControlCUnderAFlood(t *testing.T) {
 	l := newLab(t)
 	l.start()
 	id := l.run("sh", "-c", "trap 'echo STOPPED; exit 5' INT; while :; do yes | head -c 1000000; done")
-	w := l.attach(id, guestapi.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
+	w := l.attach(id, berth.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
 	w.await("a flood", func() bool { return len(w.output) > 5<<20 || len(w.gaps) > 0 })
 	began := time.Now()
-	w.send(guestapi.FrameInput, []byte("\x03"))
+	w.send(berth.FrameInput, []byte("\x03"))
 	eventually(t, "an exit record", func() bool {
 		_, err := holder.ReadExit(filepath.Join(l.sessions(), id))
 		return err == nil
@@ -259,12 +258,12 @@ func TestAReadOnlyViewerOnlyLooks(t *testing.T) {
 	l := newLab(t)
 	l.start()
 	id := l.program("raw")
-	w := l.attach(id, guestapi.AttachRequest{Size: berth.Size{Cols: 100, Rows: 50}, ReadOnly: true, SizePolicy: berth.SizeFixed})
+	w := l.attach(id, berth.AttachRequest{Size: berth.Size{Cols: 100, Rows: 50}, ReadOnly: true, SizePolicy: berth.SizeFixed})
 	l.awaitOutput(id, "ready")
-	w.send(guestapi.FrameInput, []byte("x"))
-	w.sendJSON(guestapi.FrameResize, berth.Size{Cols: 120, Rows: 50})
-	w.sendJSON(guestapi.FrameSignal, guestapi.SignalRequest{Signal: "KILL"})
-	w.sendJSON(guestapi.FrameFocus, guestapi.Focus{Refresh: true})
+	w.send(berth.FrameInput, []byte("x"))
+	w.sendJSON(berth.FrameResize, berth.Size{Cols: 120, Rows: 50})
+	w.sendJSON(berth.FrameSignal, berth.SignalRequest{Signal: "KILL"})
+	w.sendJSON(berth.FrameFocus, berth.ViewerFocus{Refresh: true})
 	w.await("the refresh, which comes after all that", func() bool { return w.repaint != nil && len(w.states) > 0 })
 	l.type_(id, "q")
 	l.awaitState(id, berth.SessionExited)
@@ -280,9 +279,9 @@ func TestSizes(t *testing.T) {
 	l.start()
 	id := l.program("size")
 	l.awaitOutput(id, "size 80x24")
-	a := l.attach(id, guestapi.AttachRequest{Size: berth.Size{Cols: 100, Rows: 30}})
+	a := l.attach(id, berth.AttachRequest{Size: berth.Size{Cols: 100, Rows: 30}})
 	l.awaitOutput(id, "size 100x30")
-	b := l.attach(id, guestapi.AttachRequest{Size: berth.Size{Cols: 60, Rows: 20}})
+	b := l.attach(id, berth.AttachRequest{Size: berth.Size{Cols: 60, Rows: 20}})
 	l.awaitOutput(id, "size 60x20")
 	if b.Hello.Cols != 60 {
 		t.Errorf("the second one was told %+v", b.Hello)
@@ -291,13 +290,13 @@ func TestSizes(t *testing.T) {
 		n := len(a.states)
 		return n > 0 && a.states[n-1].Size == berth.Size{Cols: 60, Rows: 20} && a.states[n-1].Viewers == 2
 	})
-	a.send(guestapi.FrameInput, []byte("k")) // who types decides
+	a.send(berth.FrameInput, []byte("k")) // who types decides
 	eventually(t, "the size of who types", func() bool { return strings.Count(string(l.output(id)), "size 100x30") == 2 })
-	a.sendJSON(guestapi.FrameResize, berth.Size{Cols: 101, Rows: 31})
-	a.sendJSON(guestapi.FrameResize, berth.Size{Cols: 102, Rows: 32})
+	a.sendJSON(berth.FrameResize, berth.Size{Cols: 101, Rows: 31})
+	a.sendJSON(berth.FrameResize, berth.Size{Cols: 102, Rows: 32})
 	l.awaitOutput(id, "size 102x32")
 	hidden := false
-	a.sendJSON(guestapi.FrameFocus, guestapi.Focus{Focused: &hidden})
+	a.sendJSON(berth.FrameFocus, berth.ViewerFocus{Focused: &hidden})
 	eventually(t, "the size of who is seen", func() bool { return strings.Count(string(l.output(id)), "size 60x20") == 2 })
 	if out := string(l.output(id)); strings.Contains(out, "101x31") {
 		t.Errorf("a size between was not gathered: %q", out)
@@ -309,7 +308,7 @@ func TestSizes(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.awaitOutput(id, "size 33x11")
-	c := l.attach(id, guestapi.AttachRequest{Size: berth.Size{Cols: 90, Rows: 40}, SizePolicy: berth.SizeFixed})
+	c := l.attach(id, berth.AttachRequest{Size: berth.Size{Cols: 90, Rows: 40}, SizePolicy: berth.SizeFixed})
 	if c.Hello.Cols != 33 {
 		t.Errorf("with a fixed size: %+v", c.Hello)
 	}
@@ -327,7 +326,7 @@ func TestTypedText(t *testing.T) {
 	l.start()
 	id := l.program("raw")
 	l.awaitScreen(id, "ready")
-	if err := l.client.Input(t.Context(), id, guestapi.InputRequest{Data: []byte("a\x1b[201~b"), Paste: true, Enter: true}); err != nil {
+	if err := l.client.Input(t.Context(), id, berth.InputRequest{Data: []byte("a\x1b[201~b"), Paste: true, Enter: true}); err != nil {
 		t.Fatal(err)
 	}
 	// A program that is not scheduled for 30 ms reads both at once, so only the
@@ -344,7 +343,7 @@ func TestTypedText(t *testing.T) {
 	}
 	l.type_(id, "q")
 	l.awaitState(id, berth.SessionExited)
-	if err := l.client.Input(t.Context(), id, guestapi.InputRequest{Data: []byte("x")}); !errors.Is(err, berth.CodeSessionEnded) {
+	if err := l.client.Input(t.Context(), id, berth.InputRequest{Data: []byte("x")}); !errors.Is(err, berth.CodeSessionEnded) {
 		t.Errorf("input after the end: %v", err)
 	}
 	if err := l.client.Signal(t.Context(), id, "INT"); !errors.Is(err, berth.CodeSessionEnded) {
@@ -358,7 +357,7 @@ func TestAFreshAttachInTheMiddleOfASequence(t *testing.T) {
 	fifo := filepath.Join(l.dir, "go")
 	id := l.run("sh", "-c", fmt.Sprintf(`mkfifo %s; printf 'before\033[3'; read x < %s; printf '1mred\n'; read x`, fifo, fifo))
 	l.awaitScreen(id, "before")
-	w := l.attach(id, guestapi.AttachRequest{})
+	w := l.attach(id, berth.AttachRequest{})
 	if w.Hello.Offset != 6 {
 		t.Errorf("the live output begins at %d, want 6: behind it a sequence is not complete", w.Hello.Offset)
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"berth"
-	"berth/guestapi"
 	"berth/terminal/screen"
 )
 
@@ -64,7 +63,7 @@ func (y *typist) stop() {
 // read takes the client's frames until it sends no more. A stream that is not
 // made of frames ends it.
 func (a *attachment) read(ctx context.Context, in io.Reader) error {
-	frames := guestapi.NewFrameReader(in)
+	frames := berth.NewFrameReader(in)
 	keys := &typist{a: a, filter: screen.NewInputFilter()}
 	defer keys.stop()
 	for {
@@ -75,13 +74,13 @@ func (a *attachment) read(ctx context.Context, in io.Reader) error {
 			}
 			return err
 		}
-		if a.req.ReadOnly && f.Type != guestapi.FrameFocus {
+		if a.req.ReadOnly && f.Type != berth.FrameFocus {
 			a.s.mu.Lock()
 			a.v.ignored++
 			a.s.mu.Unlock()
 			continue
 		}
-		if f.Type == guestapi.FrameInput {
+		if f.Type == berth.FrameInput {
 			err = keys.take(ctx, f.Body)
 		} else {
 			err = a.control(ctx, f)
@@ -107,10 +106,10 @@ func (a *attachment) typed(ctx context.Context, p []byte) error {
 
 // control acts on a frame that is not input. What is malformed ends the stream;
 // a type from a newer client is ignored.
-func (a *attachment) control(ctx context.Context, f guestapi.Frame) error {
+func (a *attachment) control(ctx context.Context, f berth.Frame) error {
 	s, v := a.s, a.v
 	switch f.Type {
-	case guestapi.FrameResize:
+	case berth.FrameResize:
 		var size berth.Size
 		if err := f.Decode(&size); err != nil {
 			return err
@@ -122,16 +121,16 @@ func (a *attachment) control(ctx context.Context, f guestapi.Frame) error {
 		v.voter.size = size
 		s.reconsiderSize()
 		s.mu.Unlock()
-	case guestapi.FrameSignal:
-		var sig guestapi.SignalRequest
+	case berth.FrameSignal:
+		var sig berth.SignalRequest
 		if err := f.Decode(&sig); err != nil {
 			return err
 		}
 		if err := s.signal(ctx, sig.Signal); err != nil {
 			s.log.Info("a viewer's signal was not sent", "signal", sig.Signal, "error", err)
 		}
-	case guestapi.FrameFocus:
-		var focus guestapi.Focus
+	case berth.FrameFocus:
+		var focus berth.ViewerFocus
 		if err := f.Decode(&focus); err != nil {
 			return err
 		}

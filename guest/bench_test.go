@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"berth"
-	"berth/guestapi"
 	"berth/holder"
 )
 
@@ -44,7 +43,7 @@ func TestSpeed(t *testing.T) {
 		id := l.create(r)
 		var ws []*watcher
 		for range viewers {
-			ws = append(ws, l.attach(id, guestapi.AttachRequest{Size: r.Size}))
+			ws = append(ws, l.attach(id, berth.AttachRequest{Size: r.Size}))
 		}
 		running, err := holder.ReadRunning(filepath.Join(l.sessions(), id))
 		if err != nil {
@@ -74,7 +73,7 @@ func TestSpeed(t *testing.T) {
 	var laps []time.Duration
 	for range 200 {
 		began := time.Now()
-		w := l.attach(id, guestapi.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
+		w := l.attach(id, berth.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
 		w.await("a repaint", func() bool { return w.repaint != nil })
 		laps = append(laps, time.Since(began))
 		w.close()
@@ -147,7 +146,7 @@ func TestMemory(t *testing.T) {
 // echo measures a key from the viewer through the program and back.
 func (l *lab) echo(t *testing.T) {
 	id := l.run("sh", "-c", "stty raw -echo; cat")
-	stream, err := l.client.Attach(t.Context(), id, guestapi.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
+	stream, err := l.client.Attach(t.Context(), id, berth.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +155,7 @@ func (l *lab) echo(t *testing.T) {
 	var laps []time.Duration
 	for i := range 3000 {
 		began := time.Now()
-		if err := stream.Write(guestapi.Frame{Type: guestapi.FrameInput, Body: []byte{byte('a' + i%26)}}); err != nil {
+		if err := stream.Write(berth.Frame{Type: berth.FrameInput, Body: []byte{byte('a' + i%26)}}); err != nil {
 			t.Fatal(err)
 		}
 		for {
@@ -164,7 +163,7 @@ func (l *lab) echo(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if f.Type == guestapi.FrameOutput {
+			if f.Type == berth.FrameOutput {
 				break
 			}
 		}

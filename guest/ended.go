@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"berth"
-	"berth/guestapi"
 	"berth/holder"
 	"berth/terminal"
 	"berth/terminal/screen"
@@ -60,8 +59,8 @@ func (s *session) releaseHeldBack() {
 	if s.live == nil || s.liveAt >= s.pos {
 		return
 	}
-	f := frame{buf: make([]byte, guestapi.OutputHead), from: s.liveAt, to: s.pos}
-	guestapi.SealOutput(f.buf, f.from, uint32(f.to-f.from)) //nolint:gosec // the filter holds back a bounded number
+	f := frame{buf: make([]byte, berth.OutputHead), from: s.liveAt, to: s.pos}
+	berth.SealOutput(f.buf, f.from, uint32(f.to-f.from)) //nolint:gosec // the filter holds back a bounded number
 	s.liveAt = f.to
 	for v := range s.viewers {
 		if v.live {
@@ -263,32 +262,32 @@ func (a *attachment) serveEnded(ctx context.Context) error {
 	switch {
 	case a.req.Generation == 0 || a.req.Offset == nil:
 	case a.req.Generation != generation:
-		hello.Resume = guestapi.ResumeGeneration
+		hello.Resume = berth.ResumeGeneration
 	case *a.req.Offset < kept:
-		hello.Resume, hello.Gap = guestapi.ResumeGap, &guestapi.Gap{From: *a.req.Offset, To: end}
+		hello.Resume, hello.Gap = berth.ResumeGap, &berth.OutputGap{From: *a.req.Offset, To: end}
 	default:
-		hello.Resume, hello.Offset = guestapi.ResumeExact, *a.req.Offset
+		hello.Resume, hello.Offset = berth.ResumeExact, *a.req.Offset
 	}
-	if err := a.json(guestapi.FrameHello, hello); err != nil {
+	if err := a.json(berth.FrameHello, hello); err != nil {
 		return err
 	}
 	if err := a.showEnded(ctx, hello, end); err != nil {
 		return err
 	}
-	if err := a.json(guestapi.FrameExit, exit); err != nil {
+	if err := a.json(berth.FrameExit, exit); err != nil {
 		return err
 	}
 	return a.flush()
 }
 
 // showEnded writes what the client has not seen, or the last screen.
-func (a *attachment) showEnded(ctx context.Context, hello guestapi.Hello, end uint64) error {
-	if hello.Resume == guestapi.ResumeExact {
+func (a *attachment) showEnded(ctx context.Context, hello berth.AttachHello, end uint64) error {
+	if hello.Resume == berth.ResumeExact {
 		sent, err := a.fromLog(ctx, screen.NewFilter(true), hello.Offset, end)
 		if !errors.Is(err, berth.CodeOffsetGone) {
 			return err
 		}
-		if err := a.json(guestapi.FrameGap, guestapi.Gap{From: sent, To: end}); err != nil {
+		if err := a.json(berth.FrameGap, berth.OutputGap{From: sent, To: end}); err != nil {
 			return err
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"berth"
-	"berth/guestapi"
 	"berth/holder"
 )
 
@@ -80,7 +79,7 @@ func TestAStreamThatIsCutIsReadOn(t *testing.T) {
 	l.startWith(cfg)
 	const lines = 40_000
 	id := l.program("count", fmt.Sprint(lines), "slow")
-	w := l.attach(id, guestapi.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
+	w := l.attach(id, berth.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
 	l.type_(id, "\r")
 	w.awaitOutput("all lines\r\n")
 	w.see(func() bool {
@@ -175,19 +174,19 @@ func TestIdleSessionsCostLittle(t *testing.T) {
 func TestTheRequestIsBounded(t *testing.T) {
 	l := newLab(t)
 	l.start()
-	r := l.request("true", strings.Repeat("x", guestapi.MaxRequest))
+	r := l.request("true", strings.Repeat("x", berth.MaxRequest))
 	if _, err := l.client.Create(t.Context(), r); !errors.Is(err, berth.CodeTooLarge) {
-		t.Errorf("a request of more than %d bytes: %v", guestapi.MaxRequest, err)
+		t.Errorf("a request of more than %d bytes: %v", berth.MaxRequest, err)
 	}
 	id := l.run("sh", "-c", "stty raw -echo; echo on; sleep 60")
 	l.awaitOutput(id, "on")
-	if err := l.client.Input(t.Context(), id, guestapi.InputRequest{Data: make([]byte, guestapi.MaxInput+1)}); !errors.Is(err, berth.CodeTooLarge) {
-		t.Errorf("input of more than %d bytes: %v", guestapi.MaxInput, err)
+	if err := l.client.Input(t.Context(), id, berth.InputRequest{Data: make([]byte, berth.MaxInput+1)}); !errors.Is(err, berth.CodeTooLarge) {
+		t.Errorf("input of more than %d bytes: %v", berth.MaxInput, err)
 	}
 	// A program that does not read holds up who types, and nobody else.
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if err := l.client.Input(ctx, id, guestapi.InputRequest{Data: bytes.Repeat([]byte("y"), guestapi.MaxInput)}); !errors.Is(err, berth.CodeTimeout) {
+	if err := l.client.Input(ctx, id, berth.InputRequest{Data: bytes.Repeat([]byte("y"), berth.MaxInput)}); !errors.Is(err, berth.CodeTimeout) {
 		t.Errorf("1 MiB for a program that reads nothing: %v", err)
 	}
 	if _, err := l.client.Kill(t.Context(), id); err != nil {

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"berth"
-	"berth/guestapi"
 )
 
 func TestALife(t *testing.T) {
@@ -13,12 +12,12 @@ func TestALife(t *testing.T) {
 	l.start()
 	id := l.run("sh", "-c", "printf 'hello\\n'; read x; echo got $x; exit 7")
 	l.awaitScreen(id, "hello")
-	w := l.attach(id, guestapi.AttachRequest{Size: berth.Size{Cols: 90, Rows: 30}})
-	if w.Hello.Resume != guestapi.ResumeFresh || w.Hello.Cols != 90 || w.Hello.Generation != 1 {
+	w := l.attach(id, berth.AttachRequest{Size: berth.Size{Cols: 90, Rows: 30}})
+	if w.Hello.Resume != berth.ResumeFresh || w.Hello.Cols != 90 || w.Hello.Generation != 1 {
 		t.Errorf("hello = %+v", w.Hello)
 	}
 	w.await("a repaint", func() bool { return strings.Contains(string(w.repaint), "hello") })
-	w.send(guestapi.FrameInput, []byte("you\r"))
+	w.send(berth.FrameInput, []byte("you\r"))
 	w.awaitOutput("got you")
 	w.awaitEnd()
 	w.see(func() bool {

@@ -290,7 +290,7 @@ func (l *lab) awaitState(id string, want berth.SessionState) guestapi.Session {
 
 func (l *lab) type_(id, text string) {
 	l.t.Helper()
-	if err := l.client.Input(l.t.Context(), id, guestapi.InputRequest{Data: []byte(text)}); err != nil {
+	if err := l.client.Input(l.t.Context(), id, berth.InputRequest{Data: []byte(text)}); err != nil {
 		l.t.Fatalf("input: %v", err)
 	}
 }
@@ -299,7 +299,7 @@ func (l *lab) type_(id, text string) {
 func (l *lab) output(id string) []byte {
 	l.t.Helper()
 	var all []byte
-	r := guestapi.LogRequest{FromStart: true}
+	r := berth.LogRequest{FromStart: true}
 	for {
 		c, err := l.client.Log(l.t.Context(), id, r)
 		if err != nil {
@@ -312,7 +312,7 @@ func (l *lab) output(id string) []byte {
 		if len(c.Data) == 0 {
 			l.t.Fatalf("the log gives nothing at %d and says that it ends at %d", c.Offset, c.End)
 		}
-		r = guestapi.LogRequest{From: c.Offset + uint64(len(c.Data))}
+		r = berth.LogRequest{From: c.Offset + uint64(len(c.Data))}
 	}
 }
 
@@ -327,9 +327,9 @@ func (l *lab) awaitOutput(id, text string) []byte {
 	return out
 }
 
-func (l *lab) awaitScreen(id, text string) guestapi.Screen {
+func (l *lab) awaitScreen(id, text string) berth.Screen {
 	l.t.Helper()
-	var scr guestapi.Screen
+	var scr berth.Screen
 	eventually(l.t, fmt.Sprintf("screen with %q", text), func() bool {
 		var err error
 		if scr, err = l.client.Screen(l.t.Context(), id, true); err != nil {
@@ -344,21 +344,21 @@ func (l *lab) awaitScreen(id, text string) guestapi.Screen {
 type watcher struct {
 	t      *testing.T
 	stream *guestapi.AttachStream
-	Hello  guestapi.Hello
+	Hello  berth.AttachHello
 
 	mu      sync.Mutex
 	output  []byte
 	next    uint64
 	repaint []byte // of the newest picture
-	gaps    []guestapi.Gap
-	states  []guestapi.ViewerState
+	gaps    []berth.OutputGap
+	states  []berth.ViewerState
 	exit    *berth.Exit
 	bad     string
 	err     error
 	done    chan struct{}
 }
 
-func (l *lab) attach(id string, r guestapi.AttachRequest) *watcher {
+func (l *lab) attach(id string, r berth.AttachRequest) *watcher {
 	l.t.Helper()
 	stream, err := l.client.Attach(l.t.Context(), id, r)
 	if err != nil {
@@ -366,7 +366,7 @@ func (l *lab) attach(id string, r guestapi.AttachRequest) *watcher {
 	}
 	w := &watcher{t: l.t, stream: stream, done: make(chan struct{})}
 	f, err := stream.Read()
-	if err != nil || f.Type != guestapi.FrameHello {
+	if err != nil || f.Type != berth.FrameHello {
 		l.t.Fatalf("the first frame: %c, %v", f.Type, err)
 	}
 	if err := f.Decode(&w.Hello); err != nil {
@@ -394,40 +394,40 @@ func (w *watcher) read() {
 			w.mu.Unlock()
 			return
 		}
-		if f.Type == guestapi.FrameRepaint && !painting {
+		if f.Type == berth.FrameRepaint && !painting {
 			w.repaint = nil
 		}
-		painting = f.Type == guestapi.FrameRepaint
+		painting = f.Type == berth.FrameRepaint
 		w.take(f)
 		w.mu.Unlock()
 	}
 }
 
-func (w *watcher) take(f guestapi.Frame) {
+func (w *watcher) take(f berth.Frame) {
 	switch f.Type {
-	case guestapi.FrameOutput:
-		offset, covers, data, err := guestapi.ParseOutput(f.Body)
+	case berth.FrameOutput:
+		offset, covers, data, err := berth.ParseOutput(f.Body)
 		if err != nil || offset != w.next {
 			w.bad = fmt.Sprintf("a frame at %d, the last one ended at %d; %v", offset, w.next, err)
 		}
 		w.next = offset + uint64(covers)
 		w.output = append(w.output, data...)
-	case guestapi.FrameRepaint:
+	case berth.FrameRepaint:
 		w.repaint = append(w.repaint, f.Body...)
-	case guestapi.FrameGap:
-		var g guestapi.Gap
+	case berth.FrameGap:
+		var g berth.OutputGap
 		if err := f.Decode(&g); err != nil || g.From != w.next {
 			w.bad = fmt.Sprintf("a gap %+v, the last frame ended at %d; %v", g, w.next, err)
 		}
 		w.gaps = append(w.gaps, g)
 		w.next = g.To
-	case guestapi.FrameState:
-		var s guestapi.ViewerState
+	case berth.FrameState:
+		var s berth.ViewerState
 		if err := f.Decode(&s); err != nil {
 			w.bad = err.Error()
 		}
 		w.states = append(w.states, s)
-	case guestapi.FrameExit:
+	case berth.FrameExit:
 		w.exit = &berth.Exit{}
 		if err := f.Decode(w.exit); err != nil {
 			w.bad = err.Error()
@@ -471,16 +471,16 @@ func (w *watcher) awaitEnd() {
 	})
 }
 
-func (w *watcher) send(t guestapi.FrameType, body []byte) {
+func (w *watcher) send(t berth.FrameType, body []byte) {
 	w.t.Helper()
-	if err := w.stream.Write(guestapi.Frame{Type: t, Body: body}); err != nil {
+	if err := w.stream.Write(berth.Frame{Type: t, Body: body}); err != nil {
 		w.t.Fatalf("send %c: %v", t, err)
 	}
 }
 
-func (w *watcher) sendJSON(t guestapi.FrameType, v any) {
+func (w *watcher) sendJSON(t berth.FrameType, v any) {
 	w.t.Helper()
-	f, err := guestapi.JSONFrame(t, v)
+	f, err := berth.JSONFrame(t, v)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -136,12 +136,12 @@ func TestTheSSHAgentOfTheNewestViewer(t *testing.T) {
 		})
 		return p
 	}
-	first := l.attach(id, guestapi.AttachRequest{SSHAuthSock: agent("one")})
+	first := l.attach(id, berth.AttachRequest{SSHAuthSock: agent("one")})
 	if got := ask(); got != "one heard who\n" {
 		t.Errorf("with one: %q", got)
 	}
-	second := l.attach(id, guestapi.AttachRequest{SSHAuthSock: agent("two")})
-	l.attach(id, guestapi.AttachRequest{}) // lends none
+	second := l.attach(id, berth.AttachRequest{SSHAuthSock: agent("two")})
+	l.attach(id, berth.AttachRequest{}) // lends none
 	if got := ask(); got != "two heard who\n" {
 		t.Errorf("with two: %q", got)
 	}

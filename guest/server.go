@@ -89,7 +89,7 @@ func (s *server) list(w http.ResponseWriter, _ *http.Request) {
 
 func (s *server) create(w http.ResponseWriter, r *http.Request) {
 	var in guestapi.CreateSession
-	if err := decode(w, r, guestapi.MaxRequest, &in); err != nil {
+	if err := decode(w, r, berth.MaxRequest, &in); err != nil {
 		problem(w, r, err)
 		return
 	}
@@ -133,7 +133,7 @@ func (s *server) remove(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *server) resize(w http.ResponseWriter, r *http.Request) {
-	var in guestapi.ResizeRequest
+	var in berth.ResizeRequest
 	s.act(w, r, &in, func(session *session) (any, error) {
 		if err := session.waitReady(r.Context()); err != nil {
 			return nil, err
@@ -143,7 +143,7 @@ func (s *server) resize(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *server) signal(w http.ResponseWriter, r *http.Request) {
-	var in guestapi.SignalRequest
+	var in berth.SignalRequest
 	s.act(w, r, &in, func(session *session) (any, error) {
 		return struct{}{}, session.signal(r.Context(), in.Signal)
 	})
@@ -155,7 +155,7 @@ func (s *server) kill(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *server) input(w http.ResponseWriter, r *http.Request) {
-	var in guestapi.InputRequest
+	var in berth.InputRequest
 	s.act(w, r, &in, func(session *session) (any, error) {
 		return struct{}{}, session.write(r.Context(), in)
 	})
@@ -163,7 +163,7 @@ func (s *server) input(w http.ResponseWriter, r *http.Request) {
 
 // act is a POST with a JSON body to a session.
 func (s *server) act(w http.ResponseWriter, r *http.Request, in any, f func(*session) (any, error)) {
-	if err := decode(w, r, guestapi.MaxRequest, in); err != nil {
+	if err := decode(w, r, berth.MaxRequest, in); err != nil {
 		problem(w, r, err)
 		return
 	}
@@ -328,7 +328,7 @@ func problem(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 func writeProblem(w http.ResponseWriter, e *berth.Error) {
-	p := guestapi.Problem{Type: "about:blank", Code: e.Code, Detail: e.Detail, Hint: e.Hint, Facts: e.Facts, Status: http.StatusInternalServerError}
+	p := berth.ProblemDocument{Type: "about:blank", Code: e.Code, Detail: e.Detail, Hint: e.Hint, Facts: e.Facts, Status: http.StatusInternalServerError}
 	if entry, ok := berth.Catalogue(e.Code); ok {
 		p.Title, p.Status = entry.Meaning, entry.Status
 	}

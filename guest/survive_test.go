@@ -41,7 +41,7 @@ func TestKill9OfTheGuestLosesAndDoublesNothing(t *testing.T) {
 	id := l.program("count", fmt.Sprint(lines), "slow")
 	want := expected(lines)
 
-	w := l.attach(id, guestapi.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
+	w := l.attach(id, berth.AttachRequest{Size: berth.Size{Cols: 80, Rows: 24}})
 	l.type_(id, "\r")
 	got := []byte(nil)
 	from := w.Hello.Offset
@@ -52,8 +52,8 @@ func TestKill9OfTheGuestLosesAndDoublesNothing(t *testing.T) {
 		got = append(got, w.output...)
 		at := w.next
 		l.spawn()
-		w = l.attach(id, guestapi.AttachRequest{Generation: 1, Offset: &at, Size: berth.Size{Cols: 80, Rows: 24}})
-		if w.Hello.Resume != guestapi.ResumeExact || w.Hello.Offset != at {
+		w = l.attach(id, berth.AttachRequest{Generation: 1, Offset: &at, Size: berth.Size{Cols: 80, Rows: 24}})
+		if w.Hello.Resume != berth.ResumeExact || w.Hello.Offset != at {
 			t.Fatalf("round %d: hello = %+v, want exact at %d", round, w.Hello, at)
 		}
 	}
@@ -131,7 +131,7 @@ func TestExitWhileNobodyListens(t *testing.T) {
 			if out := string(l.output(id)); !strings.HasSuffix(out, "last words\r\n") {
 				t.Errorf("log = %q", out)
 			}
-			w := l.attach(id, guestapi.AttachRequest{})
+			w := l.attach(id, berth.AttachRequest{})
 			w.awaitEnd()
 			w.see(func() bool {
 				if w.exit == nil || w.exit.Code != 3 || !strings.Contains(string(w.repaint), "last words") {
@@ -276,7 +276,7 @@ func TestLostSessionsSayWhy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := l.attach(id, guestapi.AttachRequest{})
+	w := l.attach(id, berth.AttachRequest{})
 	if err := unix.Kill(running.Holder.PID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +291,7 @@ func TestLostSessionsSayWhy(t *testing.T) {
 		}
 		return true
 	})
-	if err := l.client.Input(t.Context(), id, guestapi.InputRequest{Data: []byte("x")}); !errors.Is(err, berth.CodeSessionLost) {
+	if err := l.client.Input(t.Context(), id, berth.InputRequest{Data: []byte("x")}); !errors.Is(err, berth.CodeSessionLost) {
 		t.Errorf("input to a lost one: %v", err)
 	}
 	if _, err := l.client.Kill(t.Context(), id); err != nil {
@@ -389,7 +389,7 @@ func TestRetire(t *testing.T) {
 	go func() { done <- Run(ctx, l.config()) }()
 	l.awaitUp()
 	id := l.run("sh", "-c", "echo here; read x")
-	w := l.attach(id, guestapi.AttachRequest{})
+	w := l.attach(id, berth.AttachRequest{})
 	w.await("the text", func() bool { return strings.Contains(string(w.repaint)+string(w.output), "here") })
 	if err := l.client.Retire(t.Context()); err != nil {
 		t.Errorf("retire: %v", err)

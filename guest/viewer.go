@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"berth"
-	"berth/guestapi"
 	"berth/terminal/screen"
 )
 
@@ -103,13 +102,13 @@ func (s *session) saveRecord(rec record) {
 
 // broadcast gives p to every viewer. The frame is made once. mu is held.
 func (s *session) broadcast(p []byte) {
-	buf := make([]byte, guestapi.OutputHead, guestapi.OutputHead+s.live.Pending()+len(p))
+	buf := make([]byte, berth.OutputHead, berth.OutputHead+s.live.Pending()+len(p))
 	buf, covers := s.live.Append(buf, p)
 	if covers <= 0 {
 		return
 	}
 	f := frame{buf: buf, from: s.liveAt, to: s.liveAt + uint64(covers)}
-	guestapi.SealOutput(f.buf, f.from, uint32(covers)) //nolint:gosec // maxPiece and what was held back
+	berth.SealOutput(f.buf, f.from, uint32(covers)) //nolint:gosec // maxPiece and what was held back
 	s.liveAt = f.to
 	for v := range s.viewers {
 		if v.live {
@@ -145,8 +144,8 @@ func (s *session) stateChanged() {
 }
 
 // viewerState is called with mu held.
-func (s *session) viewerState() guestapi.ViewerState {
-	return guestapi.ViewerState{Title: s.title, Agent: s.agent, Size: s.size, Viewers: len(s.viewers)}
+func (s *session) viewerState() berth.ViewerState {
+	return berth.ViewerState{Title: s.title, Agent: s.agent, Size: s.size, Viewers: len(s.viewers)}
 }
 
 // wantedSize is called with mu held.

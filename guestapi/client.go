@@ -127,7 +127,7 @@ func transportError(ctx context.Context, what string, err error) error {
 // problem document comes from a guest that does not know the path or method.
 func problemError(resp *http.Response, what string) error {
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
-	var p Problem
+	var p berth.ProblemDocument
 	if err == nil && json.Unmarshal(data, &p) == nil && p.Code != "" {
 		return &berth.Error{Code: p.Code, Detail: p.Detail, Hint: p.Hint, Facts: p.Facts}
 	}
@@ -148,8 +148,8 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 		if err != nil {
 			return berth.Errorf(berth.CodeInvalidArgument, "encode %s %s: %w", method, path, err)
 		}
-		if len(data) > MaxRequest {
-			return berth.Errorf(berth.CodeTooLarge, "%s %s: %d bytes are more than %d", method, path, len(data), MaxRequest)
+		if len(data) > berth.MaxRequest {
+			return berth.Errorf(berth.CodeTooLarge, "%s %s: %d bytes are more than %d", method, path, len(data), berth.MaxRequest)
 		}
 		body = bytes.NewReader(data)
 	}
@@ -222,33 +222,33 @@ func (c *Client) Remove(ctx context.Context, id string) error {
 
 // Resize sets the size of a session, whatever its viewers have.
 func (c *Client) Resize(ctx context.Context, id string, size berth.Size) error {
-	return c.doSession(ctx, http.MethodPost, id, "/resize", nil, ResizeRequest{Size: size}, nil)
+	return c.doSession(ctx, http.MethodPost, id, "/resize", nil, berth.ResizeRequest{Size: size}, nil)
 }
 
 // Signal signals the foreground group.
 func (c *Client) Signal(ctx context.Context, id, signal string) error {
-	return c.doSession(ctx, http.MethodPost, id, "/signal", nil, SignalRequest{Signal: signal}, nil)
+	return c.doSession(ctx, http.MethodPost, id, "/signal", nil, berth.SignalRequest{Signal: signal}, nil)
 }
 
 // Kill ends the program and returns when it is gone.
-func (c *Client) Kill(ctx context.Context, id string) (KillResult, error) {
-	var r KillResult
+func (c *Client) Kill(ctx context.Context, id string) (berth.KillResult, error) {
+	var r berth.KillResult
 	err := c.doSession(ctx, http.MethodPost, id, "/kill", nil, struct{}{}, &r)
 	return r, err
 }
 
 // Input writes to the program. It returns when the guest has queued all of it.
-func (c *Client) Input(ctx context.Context, id string, in InputRequest) error {
+func (c *Client) Input(ctx context.Context, id string, in berth.InputRequest) error {
 	return c.doSession(ctx, http.MethodPost, id, "/input", nil, in, nil)
 }
 
 // Screen gives the screen; ansi asks for its repaint too.
-func (c *Client) Screen(ctx context.Context, id string, ansi bool) (Screen, error) {
+func (c *Client) Screen(ctx context.Context, id string, ansi bool) (berth.Screen, error) {
 	query := url.Values{}
 	if ansi {
 		query.Set("ansi", "1")
 	}
-	var s Screen
+	var s berth.Screen
 	err := c.doSession(ctx, http.MethodGet, id, "/screen", query, nil, &s)
 	return s, err
 }
@@ -263,8 +263,8 @@ const (
 	HeaderEnded      = "Berth-Ended"
 )
 
-// Query gives the request as query parameters of GET log.
-func (r LogRequest) Query() url.Values {
+// LogQuery gives the request as query parameters of GET log.
+func LogQuery(r berth.LogRequest) url.Values {
 	q := url.Values{}
 	if r.Generation != 0 {
 		q.Set("generation", strconv.Itoa(r.Generation))
@@ -284,33 +284,33 @@ func (r LogRequest) Query() url.Values {
 }
 
 // Log reads output.
-func (c *Client) Log(ctx context.Context, id string, r LogRequest) (LogChunk, error) {
+func (c *Client) Log(ctx context.Context, id string, r berth.LogRequest) (berth.LogChunk, error) {
 	path, err := sessionPath(id, "/log")
 	if err != nil {
-		return LogChunk{}, err
+		return berth.LogChunk{}, err
 	}
 	ctx, done := c.call(ctx)
 	defer done()
-	resp, err := c.send(ctx, http.MethodGet, path, r.Query(), nil)
+	resp, err := c.send(ctx, http.MethodGet, path, LogQuery(r), nil)
 	if err != nil {
-		return LogChunk{}, err
+		return berth.LogChunk{}, err
 	}
 	defer resp.Body.Close() //nolint:errcheck // it was only read
-	chunk := LogChunk{Ended: resp.Header.Get(HeaderEnded) == "1"}
+	chunk := berth.LogChunk{Ended: resp.Header.Get(HeaderEnded) == "1"}
 	var errs [4]error
 	chunk.Generation, errs[0] = strconv.Atoi(resp.Header.Get(HeaderGeneration))
 	chunk.Offset, errs[1] = strconv.ParseUint(resp.Header.Get(HeaderOffset), 10, 64)
 	chunk.KeptFrom, errs[2] = strconv.ParseUint(resp.Header.Get(HeaderKeptFrom), 10, 64)
 	chunk.End, errs[3] = strconv.ParseUint(resp.Header.Get(HeaderEnd), 10, 64)
 	if err := errors.Join(errs[:]...); err != nil {
-		return LogChunk{}, berth.Errorf(berth.CodeGuestFailed, "the guest's headers of a log: %w", err)
+		return berth.LogChunk{}, berth.Errorf(berth.CodeGuestFailed, "the guest's headers of a log: %w", err)
 	}
-	chunk.Data, err = io.ReadAll(io.LimitReader(resp.Body, MaxLogChunk+1))
+	chunk.Data, err = io.ReadAll(io.LimitReader(resp.Body, berth.MaxLogChunk+1))
 	if err != nil {
-		return LogChunk{}, transportError(ctx, "read the log", err)
+		return berth.LogChunk{}, transportError(ctx, "read the log", err)
 	}
-	if len(chunk.Data) > MaxLogChunk {
-		return LogChunk{}, berth.Errorf(berth.CodeGuestFailed, "the guest sent more than %d bytes of log", MaxLogChunk)
+	if len(chunk.Data) > berth.MaxLogChunk {
+		return berth.LogChunk{}, berth.Errorf(berth.CodeGuestFailed, "the guest sent more than %d bytes of log", berth.MaxLogChunk)
 	}
 	return chunk, nil
 }
@@ -343,59 +343,34 @@ func (c *Client) Retire(ctx context.Context) error {
 	return c.do(ctx, http.MethodPost, "/v1/retire", nil, struct{}{}, nil)
 }
 
-// Query gives the request as query parameters of attach.
-func (r AttachRequest) Query() url.Values {
-	q := url.Values{}
-	if r.Generation != 0 {
-		q.Set("generation", strconv.Itoa(r.Generation))
-	}
-	if r.Offset != nil {
-		q.Set("offset", strconv.FormatUint(*r.Offset, 10))
-	}
-	if r.Size != (berth.Size{}) {
-		q.Set("cols", strconv.Itoa(r.Size.Cols))
-		q.Set("rows", strconv.Itoa(r.Size.Rows))
-	}
-	if r.ReadOnly {
-		q.Set("read_only", "1")
-	}
-	if r.SizePolicy != "" {
-		q.Set("size_policy", string(r.SizePolicy))
-	}
-	if r.SSHAuthSock != "" {
-		q.Set("ssh_auth_sock", r.SSHAuthSock)
-	}
-	return q
-}
-
-// ParseAttachQuery reads what Query wrote. Parameters that it does not know are
+// ParseAttachQuery reads what AttachRequest.Query wrote. Parameters that it does not know are
 // ignored; one that is malformed is CodeInvalidArgument.
-func ParseAttachQuery(q url.Values) (AttachRequest, error) {
-	r := AttachRequest{
+func ParseAttachQuery(q url.Values) (berth.AttachRequest, error) {
+	r := berth.AttachRequest{
 		ReadOnly:    q.Get("read_only") == "1" || q.Get("read_only") == "true",
 		SizePolicy:  berth.SizePolicy(q.Get("size_policy")),
 		SSHAuthSock: q.Get("ssh_auth_sock"),
 	}
 	if r.SizePolicy != "" && !r.SizePolicy.Valid() {
-		return AttachRequest{}, berth.Errorf(berth.CodeInvalidArgument, "size policy %q is not latest, smallest or fixed", r.SizePolicy)
+		return berth.AttachRequest{}, berth.Errorf(berth.CodeInvalidArgument, "size policy %q is not latest, smallest or fixed", r.SizePolicy)
 	}
 	var err error
 	if r.Generation, err = intParam(q, "generation"); err != nil {
-		return AttachRequest{}, err
+		return berth.AttachRequest{}, err
 	}
 	if r.Size.Cols, err = intParam(q, "cols"); err != nil {
-		return AttachRequest{}, err
+		return berth.AttachRequest{}, err
 	}
 	if r.Size.Rows, err = intParam(q, "rows"); err != nil {
-		return AttachRequest{}, err
+		return berth.AttachRequest{}, err
 	}
 	if r.Size != (berth.Size{}) && !r.Size.Valid() {
-		return AttachRequest{}, berth.Errorf(berth.CodeInvalidArgument, "size %s is outside 1x1 to %dx%d", r.Size, berth.MaxCols, berth.MaxRows)
+		return berth.AttachRequest{}, berth.Errorf(berth.CodeInvalidArgument, "size %s is outside 1x1 to %dx%d", r.Size, berth.MaxCols, berth.MaxRows)
 	}
 	if text := q.Get("offset"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
-			return AttachRequest{}, berth.Errorf(berth.CodeInvalidArgument, "offset %q is not a number", text)
+			return berth.AttachRequest{}, berth.Errorf(berth.CodeInvalidArgument, "offset %q is not a number", text)
 		}
 		r.Offset = &n
 	}
@@ -403,8 +378,8 @@ func ParseAttachQuery(q url.Values) (AttachRequest, error) {
 }
 
 // ParseLogQuery reads what LogRequest.Query wrote.
-func ParseLogQuery(q url.Values) (LogRequest, error) {
-	var r LogRequest
+func ParseLogQuery(q url.Values) (berth.LogRequest, error) {
+	var r berth.LogRequest
 	var err error
 	if r.Generation, err = intParam(q, "generation"); err != nil {
 		return r, err
@@ -444,7 +419,7 @@ func intParam(q url.Values, name string) (int, error) {
 }
 
 // Attach opens an attach stream. ctx bounds the whole stream.
-func (c *Client) Attach(ctx context.Context, id string, r AttachRequest) (*AttachStream, error) {
+func (c *Client) Attach(ctx context.Context, id string, r berth.AttachRequest) (*AttachStream, error) {
 	path, err := sessionPath(id, "/attach")
 	if err != nil {
 		return nil, err
@@ -457,7 +432,7 @@ func (c *Client) Attach(ctx context.Context, id string, r AttachRequest) (*Attac
 		_ = pw.Close()
 		return nil, err
 	}
-	return &AttachStream{ctx: ctx, done: done, body: resp.Body, frames: NewFrameReader(resp.Body), in: pw}, nil
+	return &AttachStream{ctx: ctx, done: done, body: resp.Body, frames: berth.NewFrameReader(resp.Body), in: pw}, nil
 }
 
 // AttachStream carries frames. Read is for one goroutine, Write for one other.
@@ -465,7 +440,7 @@ type AttachStream struct {
 	ctx    context.Context
 	done   context.CancelFunc
 	body   io.ReadCloser
-	frames *FrameReader
+	frames *berth.FrameReader
 	in     *io.PipeWriter
 	buf    []byte
 }
@@ -473,7 +448,7 @@ type AttachStream struct {
 // Read gives the next frame, valid until the next call; io.EOF at the end. A
 // stream that ends without FrameExit was cut: attach again with the offset
 // after the last output.
-func (s *AttachStream) Read() (Frame, error) {
+func (s *AttachStream) Read() (berth.Frame, error) {
 	f, err := s.frames.Next()
 	if err == nil || err == io.EOF { //nolint:errorlint // Next documents the bare io.EOF
 		return f, err
@@ -485,9 +460,9 @@ func (s *AttachStream) Read() (Frame, error) {
 func (s *AttachStream) Buffered() bool { return s.frames.Ready() }
 
 // Write sends a frame. It blocks while the guest does not take it.
-func (s *AttachStream) Write(f Frame) error {
-	if len(f.Body)+1 > MaxFrame {
-		return berth.Errorf(berth.CodeTooLarge, "a frame of %d bytes is more than %d", len(f.Body)+1, MaxFrame)
+func (s *AttachStream) Write(f berth.Frame) error {
+	if len(f.Body)+1 > berth.MaxFrame {
+		return berth.Errorf(berth.CodeTooLarge, "a frame of %d bytes is more than %d", len(f.Body)+1, berth.MaxFrame)
 	}
 	s.buf = f.AppendStream(s.buf[:0])
 	if _, err := s.in.Write(s.buf); err != nil {

@@ -46,7 +46,7 @@ func TestErrorsSurviveTheWire(t *testing.T) {
 		w.WriteHeader(410)
 		_, _ = io.WriteString(w, `{"code":"offset_gone","detail":"gone","hint":"do this","facts":{"kept_from":"7"}}`)
 	}))
-	_, err := c.Log(t.Context(), someID, LogRequest{From: 1})
+	_, err := c.Log(t.Context(), someID, berth.LogRequest{From: 1})
 	var e *berth.Error
 	if !errors.As(err, &e) || e.Code != berth.CodeOffsetGone || e.Detail != "gone" || e.Hint != "do this" || e.Facts["kept_from"] != "7" {
 		t.Errorf("got %#v", err)
@@ -114,7 +114,7 @@ func TestAttachGoesBothWaysAtOnce(t *testing.T) {
 		control := http.NewResponseController(w)
 		w.WriteHeader(200)
 		_ = control.Flush()
-		in := NewFrameReader(r.Body)
+		in := berth.NewFrameReader(r.Body)
 		for {
 			f, err := in.Next()
 			if err != nil {
@@ -124,16 +124,16 @@ func TestAttachGoesBothWaysAtOnce(t *testing.T) {
 			_ = control.Flush()
 		}
 	}))
-	s, err := c.Attach(t.Context(), someID, AttachRequest{})
+	s, err := c.Attach(t.Context(), someID, berth.AttachRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 100 {
-		if err := s.Write(Frame{FrameInput, []byte("x")}); err != nil {
+		if err := s.Write(berth.Frame{Type: berth.FrameInput, Body: []byte("x")}); err != nil {
 			t.Fatal(err)
 		}
 		f, err := s.Read()
-		if err != nil || f.Type != FrameInput || string(f.Body) != "x" {
+		if err != nil || f.Type != berth.FrameInput || string(f.Body) != "x" {
 			t.Fatalf("echo: %c %q %v", f.Type, f.Body, err)
 		}
 	}
@@ -143,14 +143,14 @@ func TestAttachGoesBothWaysAtOnce(t *testing.T) {
 	if _, err := s.Read(); err == nil {
 		t.Error("a closed stream still reads")
 	}
-	if err := s.Write(Frame{FrameInput, []byte("x")}); err == nil {
+	if err := s.Write(berth.Frame{Type: berth.FrameInput, Body: []byte("x")}); err == nil {
 		t.Error("a closed stream still writes")
 	}
 }
 
 func TestQueriesSurviveTheWire(t *testing.T) {
 	offset := uint64(1 << 60)
-	want := AttachRequest{Generation: 3, Offset: &offset, Size: berth.Size{Cols: 100, Rows: 30}, ReadOnly: true, SizePolicy: berth.SizeSmallest, SSHAuthSock: "/run/a b&c"}
+	want := berth.AttachRequest{Generation: 3, Offset: &offset, Size: berth.Size{Cols: 100, Rows: 30}, ReadOnly: true, SizePolicy: berth.SizeSmallest, SSHAuthSock: "/run/a b&c"}
 	got, err := ParseAttachQuery(want.Query())
 	if err != nil || *got.Offset != offset {
 		t.Fatalf("%+v, %v", got, err)
@@ -159,8 +159,8 @@ func TestQueriesSurviveTheWire(t *testing.T) {
 	if got != want {
 		t.Errorf("%+v became %+v", want, got)
 	}
-	for _, r := range []LogRequest{{Generation: 2, From: 5, Limit: 10, Wait: time.Second}, {FromStart: true}} {
-		got, err := ParseLogQuery(r.Query())
+	for _, r := range []berth.LogRequest{{Generation: 2, From: 5, Limit: 10, Wait: time.Second}, {FromStart: true}} {
+		got, err := ParseLogQuery(LogQuery(r))
 		if err != nil || got != r {
 			t.Errorf("%+v became %+v, %v", r, got, err)
 		}

@@ -28,10 +28,7 @@ const AttachContentType = "application/vnd.berth.frames"
 
 // Bounds that both ends enforce.
 const (
-	MaxRequest  = 4 << 20 // bytes of a JSON request: argv and environment together
 	MaxHookLine = 1 << 20 // bytes of one line on a relay socket
-	MaxLogChunk = 1 << 20 // bytes of one answer of GET log
-	MaxInput    = 1 << 20 // bytes of one POST input
 )
 
 // Info answers GET /v1/info: who the guest is and what it can do.
@@ -109,84 +106,4 @@ type Event struct {
 	Session *Session `json:"session,omitempty"`
 	Synced  bool     `json:"synced,omitempty"`
 	Removed string   `json:"removed,omitempty"` // id
-}
-
-// ResizeRequest is the body of POST resize.
-type ResizeRequest struct {
-	Size berth.Size `json:"size"`
-}
-
-// SignalRequest is the body of POST signal.
-type SignalRequest struct {
-	Signal string `json:"signal"` // "SIGINT" or "INT" or "2"
-}
-
-// KillResult answers POST kill, when the program is gone or the last signal has
-// been sent without effect.
-type KillResult struct {
-	Exit      *berth.Exit `json:"exit,omitempty"` // nil = it is still there
-	Contained bool        `json:"contained"`      // whether a cgroup was killed too
-	Survivors []int       `json:"survivors"`      // PIDs known to be left; never nil
-}
-
-// InputRequest is the body of POST input.
-type InputRequest struct {
-	Data []byte `json:"data"` // base64 in JSON, as encoding/json does
-	// Paste asks for bracketed paste where the program has mode 2004 on;
-	// an embedded end mark is removed.
-	Paste bool `json:"paste"`
-	// Enter asks for a carriage return, as a separate write after Data.
-	Enter bool `json:"enter"`
-}
-
-// Screen answers GET screen.
-type Screen struct {
-	Generation int        `json:"generation"`
-	Offset     uint64     `json:"offset"` // the output up to here is drawn
-	Size       berth.Size `json:"size"`
-	Lines      []string   `json:"lines"` // one a row, without trailing blanks
-	Cursor     Cursor     `json:"cursor"`
-	Alternate  bool       `json:"alternate"` // the alternate screen is shown
-	Title      string     `json:"title"`
-	ANSI       []byte     `json:"ansi,omitempty"` // with ?ansi=1: sequences that rebuild the screen
-}
-
-// Cursor is where the cursor stands, from 0.
-type Cursor struct {
-	Col     int  `json:"col"`
-	Row     int  `json:"row"`
-	Visible bool `json:"visible"`
-}
-
-// LogRequest asks for output by offset.
-type LogRequest struct {
-	Generation int           // 0 = the current one
-	From       uint64        // first byte wanted
-	FromStart  bool          // take the first byte kept instead of From
-	Limit      int           // 0 = MaxLogChunk
-	Wait       time.Duration // when nothing is there yet: how long to wait for it
-}
-
-// LogChunk answers it. On the wire Data is the body and the rest are the
-// headers Berth-Generation, Berth-Offset, Berth-Kept-From, Berth-End and
-// Berth-Ended. Asking for a byte that is no longer kept is CodeOffsetGone with
-// the fact kept_from; one past the end is CodeInvalidOffset.
-type LogChunk struct {
-	Generation int
-	Offset     uint64 // of the first byte of Data
-	KeptFrom   uint64
-	End        uint64 // offset after the last byte of output so far
-	Ended      bool   // no more will come after End
-	Data       []byte
-}
-
-// Problem is the body of every error answer: RFC 9457 with berth's members.
-type Problem struct {
-	Type   string            `json:"type"`
-	Title  string            `json:"title"`
-	Status int               `json:"status"`
-	Code   berth.Code        `json:"code"`
-	Detail string            `json:"detail"`
-	Hint   string            `json:"hint,omitempty"`
-	Facts  map[string]string `json:"facts,omitempty"`
 }

@@ -18,11 +18,11 @@ type Guest interface {
 	Remove(ctx context.Context, id string) error
 	Resize(ctx context.Context, id string, size berth.Size) error
 	Signal(ctx context.Context, id, signal string) error
-	Kill(ctx context.Context, id string) (guestapi.KillResult, error)
-	Input(ctx context.Context, id string, in guestapi.InputRequest) error
-	Screen(ctx context.Context, id string, ansi bool) (guestapi.Screen, error)
-	Log(ctx context.Context, id string, r guestapi.LogRequest) (guestapi.LogChunk, error)
-	Attach(ctx context.Context, id string, r guestapi.AttachRequest) (*guestapi.AttachStream, error)
+	Kill(ctx context.Context, id string) (berth.KillResult, error)
+	Input(ctx context.Context, id string, in berth.InputRequest) error
+	Screen(ctx context.Context, id string, ansi bool) (berth.Screen, error)
+	Log(ctx context.Context, id string, r berth.LogRequest) (berth.LogChunk, error)
+	Attach(ctx context.Context, id string, r berth.AttachRequest) (*guestapi.AttachStream, error)
 	Events(ctx context.Context, f func(guestapi.Event) error) error
 }
 

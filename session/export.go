@@ -11,7 +11,6 @@ import (
 	"unicode/utf8"
 
 	"berth"
-	"berth/guestapi"
 	"berth/terminal/screen"
 )
 
@@ -53,7 +52,7 @@ func (r *Registry) Export(ctx context.Context, ref string, format ExportFormat, 
 // replayLog calls f with the kept output in order. A part that is dropped while
 // we read is passed over: it was the oldest.
 func (r *Registry) replayLog(ctx context.Context, s berth.Session, f func([]byte) error) error {
-	q := guestapi.LogRequest{FromStart: true}
+	q := berth.LogRequest{FromStart: true}
 	for end := uint64(0); ; {
 		chunk, err := r.Log(ctx, s.ID, q)
 		var gone *berth.Error
@@ -77,7 +76,7 @@ func (r *Registry) replayLog(ctx context.Context, s berth.Session, f func([]byte
 		if err := f(chunk.Data); err != nil {
 			return fmt.Errorf("write the export: %w", err)
 		}
-		q = guestapi.LogRequest{Generation: chunk.Generation, From: chunk.Offset + uint64(len(chunk.Data))}
+		q = berth.LogRequest{Generation: chunk.Generation, From: chunk.Offset + uint64(len(chunk.Data))}
 	}
 }
 

@@ -28,7 +28,7 @@ type fakeGuest struct {
 	subs     map[chan guestapi.Event]bool
 	bad      []guestapi.Unreadable
 	version  string
-	screens  map[string]guestapi.Screen
+	screens  map[string]berth.Screen
 
 	creates  int // that came this far
 	starts   int // that started something
@@ -41,7 +41,7 @@ type fakeGuest struct {
 func newFakeGuest() *fakeGuest {
 	return &fakeGuest{
 		up: true, down: make(chan struct{}), version: berth.Version(),
-		sessions: map[string]guestapi.Session{}, subs: map[chan guestapi.Event]bool{}, screens: map[string]guestapi.Screen{},
+		sessions: map[string]guestapi.Session{}, subs: map[chan guestapi.Event]bool{}, screens: map[string]berth.Screen{},
 	}
 }
 
@@ -218,44 +218,44 @@ func (g *fakeGuest) Resize(_ context.Context, id string, size berth.Size) error 
 
 func (g *fakeGuest) Signal(context.Context, string, string) error { return nil }
 
-func (g *fakeGuest) Kill(_ context.Context, id string) (guestapi.KillResult, error) {
+func (g *fakeGuest) Kill(_ context.Context, id string) (berth.KillResult, error) {
 	g.mu.Lock()
 	s, err := g.get(id)
 	g.mu.Unlock()
 	if err != nil {
-		return guestapi.KillResult{}, err
+		return berth.KillResult{}, err
 	}
 	if !s.State.Live() {
-		return guestapi.KillResult{Exit: s.Exit, Survivors: []int{}}, nil
+		return berth.KillResult{Exit: s.Exit, Survivors: []int{}}, nil
 	}
 	g.exit(id, 129)
 	s, err = g.Session(context.Background(), id)
-	return guestapi.KillResult{Exit: s.Exit, Survivors: []int{}}, err
+	return berth.KillResult{Exit: s.Exit, Survivors: []int{}}, err
 }
 
-func (g *fakeGuest) Input(context.Context, string, guestapi.InputRequest) error { return nil }
+func (g *fakeGuest) Input(context.Context, string, berth.InputRequest) error { return nil }
 
-func (g *fakeGuest) Screen(_ context.Context, id string, _ bool) (guestapi.Screen, error) {
+func (g *fakeGuest) Screen(_ context.Context, id string, _ bool) (berth.Screen, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.looks++
 	s, err := g.get(id)
 	if err != nil {
-		return guestapi.Screen{}, err
+		return berth.Screen{}, err
 	}
 	screen := g.screens[id]
 	screen.Generation, screen.Offset = s.Generation, s.Offsets.End
 	return screen, nil
 }
 
-func (g *fakeGuest) Log(_ context.Context, id string, _ guestapi.LogRequest) (guestapi.LogChunk, error) {
+func (g *fakeGuest) Log(_ context.Context, id string, _ berth.LogRequest) (berth.LogChunk, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, err := g.get(id)
-	return guestapi.LogChunk{Data: []byte("output")}, err
+	return berth.LogChunk{Data: []byte("output")}, err
 }
 
-func (g *fakeGuest) Attach(context.Context, string, guestapi.AttachRequest) (*guestapi.AttachStream, error) {
+func (g *fakeGuest) Attach(context.Context, string, berth.AttachRequest) (*guestapi.AttachStream, error) {
 	return nil, errors.New("no attach here")
 }
 

@@ -139,7 +139,7 @@ func clean(g *rig) {
 
 func (g *rig) output(id string) string {
 	g.t.Helper()
-	c, err := g.r.Log(g.t.Context(), id, guestapi.LogRequest{FromStart: true})
+	c, err := g.r.Log(g.t.Context(), id, berth.LogRequest{FromStart: true})
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestRealSessionOutlivesGuestAndDaemon(t *testing.T) {
 			g.restart()
 		}
 		// Whoever only asks does not notice.
-		if _, err := g.r.Log(t.Context(), "work", guestapi.LogRequest{FromStart: true}); err != nil {
+		if _, err := g.r.Log(t.Context(), "work", berth.LogRequest{FromStart: true}); err != nil {
 			t.Errorf("a read while the guest is being replaced: %v", err)
 		}
 		g.until("another guest has it", func() bool { return g.r.Guest(berth.LocalHost).PID != before })
@@ -170,7 +170,7 @@ func TestRealSessionOutlivesGuestAndDaemon(t *testing.T) {
 			t.Fatalf("it is another one now: %+v", got)
 		}
 	}
-	if err := g.r.Input(t.Context(), "work", guestapi.InputRequest{Data: []byte("tea"), Enter: true}); err != nil {
+	if err := g.r.Input(t.Context(), "work", berth.InputRequest{Data: []byte("tea"), Enter: true}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := g.r.Wait(t.Context(), "work")
@@ -252,7 +252,7 @@ func TestRealAgentState(t *testing.T) {
 	if a := g.get(s.ID).Agent; a.Kind != berth.BlockedPermission || a.Message != "Bash" || a.Source != berth.AgentFromHook {
 		t.Errorf("%+v", a)
 	}
-	if err := g.r.Input(t.Context(), s.ID, guestapi.InputRequest{Enter: true}); err != nil {
+	if err := g.r.Input(t.Context(), s.ID, berth.InputRequest{Enter: true}); err != nil {
 		t.Fatal(err)
 	}
 	g.until("the report shows", func() bool { a := g.get(s.ID).Agent; return a != nil && a.Source == berth.AgentFromOSC })

@@ -427,16 +427,16 @@ func (r *Registry) Signal(ctx context.Context, ref, signal string) error {
 
 // Kill ends the program and returns when it is gone. Where it has ended before,
 // what it left in its cgroup is ended, and the exit is the one that was.
-func (r *Registry) Kill(ctx context.Context, ref string, ifMatch int64) (guestapi.KillResult, error) {
+func (r *Registry) Kill(ctx context.Context, ref string, ifMatch int64) (berth.KillResult, error) {
 	e, h, err := r.use(ctx, ref, false, ifMatch)
 	if err != nil {
-		return guestapi.KillResult{}, err
+		return berth.KillResult{}, err
 	}
 	return r.kill(ctx, h, e)
 }
 
-func (r *Registry) kill(ctx context.Context, h *hostState, e *entry) (guestapi.KillResult, error) {
-	var res guestapi.KillResult
+func (r *Registry) kill(ctx context.Context, h *hostState, e *entry) (berth.KillResult, error) {
+	var res berth.KillResult
 	err := r.call(ctx, h, unsent, func() (err error) {
 		res, err = h.link.Guest.Kill(ctx, e.id)
 		return err
@@ -455,7 +455,7 @@ func (r *Registry) kill(ctx context.Context, h *hostState, e *entry) (guestapi.K
 }
 
 // Input writes to the program.
-func (r *Registry) Input(ctx context.Context, ref string, in guestapi.InputRequest) error {
+func (r *Registry) Input(ctx context.Context, ref string, in berth.InputRequest) error {
 	e, h, err := r.use(ctx, ref, true, 0)
 	if err != nil {
 		return err
@@ -464,7 +464,7 @@ func (r *Registry) Input(ctx context.Context, ref string, in guestapi.InputReque
 }
 
 // Screen gives the screen.
-func (r *Registry) Screen(ctx context.Context, ref string, ansi bool) (out guestapi.Screen, err error) {
+func (r *Registry) Screen(ctx context.Context, ref string, ansi bool) (out berth.Screen, err error) {
 	e, h, err := r.use(ctx, ref, false, 0)
 	if err != nil {
 		return out, err
@@ -477,7 +477,7 @@ func (r *Registry) Screen(ctx context.Context, ref string, ansi bool) (out guest
 }
 
 // Log reads output.
-func (r *Registry) Log(ctx context.Context, ref string, q guestapi.LogRequest) (out guestapi.LogChunk, err error) {
+func (r *Registry) Log(ctx context.Context, ref string, q berth.LogRequest) (out berth.LogChunk, err error) {
 	e, h, err := r.use(ctx, ref, false, 0)
 	if err != nil {
 		return out, err
@@ -490,7 +490,7 @@ func (r *Registry) Log(ctx context.Context, ref string, q guestapi.LogRequest) (
 }
 
 // Attach opens a viewer's stream.
-func (r *Registry) Attach(ctx context.Context, ref string, q guestapi.AttachRequest) (out *guestapi.AttachStream, err error) {
+func (r *Registry) Attach(ctx context.Context, ref string, q berth.AttachRequest) (out *guestapi.AttachStream, err error) {
 	e, h, err := r.use(ctx, ref, false, 0)
 	if err != nil {
 		return nil, err

@@ -266,11 +266,11 @@ func TestFilesThatAreGoneMakeASessionLost(t *testing.T) {
 		t.Errorf("how it ended is on record, yet it is %+v", got)
 	}
 	for _, id := range []string{s.ID, ended.ID} {
-		_, err = g.r.Log(t.Context(), id, guestapi.LogRequest{})
+		_, err = g.r.Log(t.Context(), id, berth.LogRequest{})
 		wantCode(t, err, berth.CodeSessionLost)
 	}
-	wantCode(t, g.r.Input(t.Context(), s.ID, guestapi.InputRequest{}), berth.CodeSessionLost)
-	wantCode(t, g.r.Input(t.Context(), ended.ID, guestapi.InputRequest{}), berth.CodeSessionEnded)
+	wantCode(t, g.r.Input(t.Context(), s.ID, berth.InputRequest{}), berth.CodeSessionLost)
+	wantCode(t, g.r.Input(t.Context(), ended.ID, berth.InputRequest{}), berth.CodeSessionEnded)
 	if got := g.kinds(s.ID); got[len(got)-1] != berth.EventSessionLost {
 		t.Errorf("events %v", got)
 	}
@@ -738,7 +738,7 @@ func TestScreenRulesLookOnceASecond(t *testing.T) {
 		shell := g.create(berth.SessionSpec{})
 		show := func(lines ...string) {
 			g.guest.mu.Lock()
-			g.guest.screens[s.ID] = guestapi.Screen{Lines: lines}
+			g.guest.screens[s.ID] = berth.Screen{Lines: lines}
 			g.guest.mu.Unlock()
 			g.guest.change(s.ID, func(s *guestapi.Session) { s.Offsets.End += 10 })
 		}

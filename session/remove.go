@@ -6,7 +6,6 @@ import (
 
 	"berth"
 	"berth/durable"
-	"berth/guestapi"
 )
 
 // Remove forgets a session that has ended, with every file of it. force kills
@@ -73,7 +72,7 @@ func (r *Registry) removeAt(ctx context.Context, h *hostState, e *entry, kill bo
 		return err
 	}
 	if kill {
-		var res guestapi.KillResult
+		var res berth.KillResult
 		err := r.call(ctx, h, unsent, func() (err error) {
 			res, err = h.link.Guest.Kill(ctx, e.id)
 			return err

@@ -187,7 +187,7 @@ func (d *daemon) openTCP(ctx context.Context) (hash [sha256.Size]byte, err error
 	return hash, nil
 }
 
-func (d *daemon) attach(ctx context.Context, ref string, q guestapi.AttachRequest) (server.AttachStream, error) {
+func (d *daemon) attach(ctx context.Context, ref string, q berth.AttachRequest) (server.AttachStream, error) {
 	s, err := d.sessions.Attach(ctx, ref, q)
 	if err != nil {
 		return nil, err

@@ -11,7 +11,6 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"berth"
-	"berth/guestapi"
 )
 
 // api registers routes with huma, which reads parameters and bodies, checks
@@ -296,7 +295,7 @@ func (a api) actionRoutes() {
 		if len(in.Body.Data) > berth.MaxInput {
 			return nil, berth.Errorf(berth.CodeTooLarge, "the input has %d bytes; the most is %d", len(in.Body.Data), berth.MaxInput)
 		}
-		return &none{}, a.cfg.Sessions.Input(ctx, in.Ref, guestapi.InputRequest(in.Body))
+		return &none{}, a.cfg.Sessions.Input(ctx, in.Ref, berth.InputRequest(in.Body))
 	})
 	route(a, huma.Operation{
 		OperationID: "get-screen", Method: http.MethodGet, Path: "/v1/sessions/{ref}/screen", Tags: []string{"sessions"},
@@ -320,7 +319,7 @@ func (a api) actionRoutes() {
 func (a api) log(ctx context.Context, in *logInput) (*logOutput, error) {
 	ctx, cancel := a.untilStop(ctx)
 	defer cancel()
-	c, err := a.cfg.Sessions.Log(ctx, in.Ref, guestapi.LogRequest{
+	c, err := a.cfg.Sessions.Log(ctx, in.Ref, berth.LogRequest{
 		Generation: in.Generation, From: in.From, FromStart: in.FromStart, Limit: in.Limit,
 		Wait: time.Duration(in.WaitMS) * time.Millisecond,
 	})

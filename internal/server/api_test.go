@@ -18,7 +18,6 @@ import (
 
 	"berth"
 	"berth/client"
-	"berth/guestapi"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/openapi.json")
@@ -199,7 +198,7 @@ func TestPanicIsAnInternalProblemWithoutItsStack(t *testing.T) {
 func TestSessionCalls(t *testing.T) {
 	h := newHouse(t, func(h *house) {
 		h.sessions.list = []berth.Session{testSession(4)}
-		h.sessions.logChunk = guestapi.LogChunk{Generation: 2, Offset: 5, KeptFrom: 1, End: 9, Ended: true, Data: []byte("\x00\xff\r\n")}
+		h.sessions.logChunk = berth.LogChunk{Generation: 2, Offset: 5, KeptFrom: 1, End: 9, Ended: true, Data: []byte("\x00\xff\r\n")}
 	})
 	c, ctx := h.client(t), within(t, 10*time.Second)
 	id := testSession(4).ID
@@ -233,7 +232,7 @@ func TestSessionCalls(t *testing.T) {
 	if err := c.Input(ctx, id, berth.InputRequest{Data: []byte{0, 255}, Enter: true}); err != nil {
 		t.Error(err)
 	}
-	expect("input", id, guestapi.InputRequest{Data: []byte{0, 255}, Enter: true})
+	expect("input", id, berth.InputRequest{Data: []byte{0, 255}, Enter: true})
 	if err := c.Input(ctx, id, berth.InputRequest{Data: make([]byte, berth.MaxInput+1)}); !errors.Is(err, berth.CodeTooLarge) {
 		t.Errorf("too much input: %v", err)
 	}
@@ -245,7 +244,7 @@ func TestSessionCalls(t *testing.T) {
 	if want := (berth.LogChunk{Generation: 2, Offset: 5, KeptFrom: 1, End: 9, Ended: true, Data: []byte("\x00\xff\r\n")}); err != nil || !reflect.DeepEqual(chunk, want) {
 		t.Errorf("log: %+v %v", chunk, err)
 	}
-	expect("log", id, guestapi.LogRequest{Generation: 2, From: 5, Limit: 10, Wait: time.Second})
+	expect("log", id, berth.LogRequest{Generation: 2, From: 5, Limit: 10, Wait: time.Second})
 	if _, err := c.Resize(ctx, id, berth.Size{Cols: 3, Rows: 4}, 9); err != nil {
 		t.Error(err)
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/coder/websocket"
 
 	"berth"
-	"berth/guestapi"
 )
 
 // attach answers GET /v1/sessions/{ref}/attach. Whatever fails before the
@@ -68,8 +67,8 @@ func (a api) attach(w http.ResponseWriter, r *http.Request) {
 }
 
 // parseAttach reads the query of an attach.
-func parseAttach(q url.Values) (guestapi.AttachRequest, error) {
-	var r guestapi.AttachRequest
+func parseAttach(q url.Values) (berth.AttachRequest, error) {
+	var r berth.AttachRequest
 	var failed error
 	number := func(name string, bits int) (n uint64, ok bool) {
 		text := q.Get(name)
@@ -227,7 +226,7 @@ func (v *viewer) output() verdict {
 		// the write itself. abort ends a write as well.
 		err = v.ws.Write(context.Background(), websocket.MessageBinary, v.outBuf)
 		sent.Add(float64(len(v.outBuf)))
-		exit := f.Type == guestapi.FrameExit
+		exit := f.Type == berth.FrameExit
 		if err == nil && (exit || !v.stream.Buffered()) {
 			err = v.conn.uncork()
 		}
@@ -254,7 +253,7 @@ func (v *viewer) input() verdict {
 			return verdict{}
 		}
 		received.Add(float64(len(v.inBuf)))
-		f, err := guestapi.ParseMessage(v.inBuf)
+		f, err := berth.ParseFrame(v.inBuf)
 		if err != nil || typ != websocket.MessageBinary || !fromViewer(f.Type) {
 			return badFrame()
 		}
@@ -267,8 +266,8 @@ func (v *viewer) input() verdict {
 	}
 }
 
-func fromViewer(t guestapi.FrameType) bool {
-	return t == guestapi.FrameInput || t == guestapi.FrameResize || t == guestapi.FrameSignal || t == guestapi.FrameFocus
+func fromViewer(t berth.FrameType) bool {
+	return t == berth.FrameInput || t == berth.FrameResize || t == berth.FrameSignal || t == berth.FrameFocus
 }
 
 // readInto reads r to its end behind what is in buf, and grows buf as needed.

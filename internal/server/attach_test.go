@@ -15,20 +15,19 @@ import (
 
 	"berth"
 	"berth/client"
-	"berth/guestapi"
 )
 
-func jsonFrame(t testing.TB, typ guestapi.FrameType, v any) guestapi.Frame {
+func jsonFrame(t testing.TB, typ berth.FrameType, v any) berth.Frame {
 	t.Helper()
 	f, err := berth.JSONFrame(berth.FrameType(typ), v)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return guestapi.Frame{Type: guestapi.FrameType(f.Type), Body: f.Body}
+	return berth.Frame{Type: berth.FrameType(f.Type), Body: f.Body}
 }
 
-func output(offset uint64, data string) guestapi.Frame {
-	return guestapi.Frame{Type: guestapi.FrameOutput, Body: guestapi.AppendOutput(nil, offset, uint32(len(data)), []byte(data))}
+func output(offset uint64, data string) berth.Frame {
+	return berth.Frame{Type: berth.FrameOutput, Body: berth.AppendOutput(nil, offset, uint32(len(data)), []byte(data))}
 }
 
 func (h *house) attachTo(t *testing.T, ctx context.Context, r berth.AttachRequest) (*client.AttachConn, *fakeStream) {
@@ -52,15 +51,15 @@ func TestAttachCarriesFrames(t *testing.T) {
 		SizePolicy: berth.SizeSmallest, SSHAuthSock: "/tmp/agent",
 	}
 	conn, stream := h.attachTo(t, ctx, ask)
-	if got := <-h.asked; !reflect.DeepEqual(got, guestapi.AttachRequest{
+	if got := <-h.asked; !reflect.DeepEqual(got, berth.AttachRequest{
 		Generation: 3, Offset: &offset, Size: ask.Size, ReadOnly: true, SizePolicy: berth.SizeSmallest, SSHAuthSock: "/tmp/agent",
 	}) {
 		t.Errorf("asked %+v", got)
 	}
 	large := strings.Repeat("z", berth.MaxFrame-13)
-	sent := []guestapi.Frame{
-		jsonFrame(t, guestapi.FrameHello, berth.AttachHello{Generation: 3, Resume: berth.ResumeExact}),
-		{Type: guestapi.FrameRepaint, Body: []byte("\x1b[H")}, {Type: guestapi.FrameRepaint}, output(5, large), output(9, "\xff\x00"),
+	sent := []berth.Frame{
+		jsonFrame(t, berth.FrameHello, berth.AttachHello{Generation: 3, Resume: berth.ResumeExact}),
+		{Type: berth.FrameRepaint, Body: []byte("\x1b[H")}, {Type: berth.FrameRepaint}, output(5, large), output(9, "\xff\x00"),
 	}
 	for _, f := range sent {
 		stream.frames <- f
@@ -79,7 +78,7 @@ func TestAttachCarriesFrames(t *testing.T) {
 			t.Errorf("the guest got %q, want %q", f.AppendMessage(nil), want)
 		}
 	}
-	stream.frames <- jsonFrame(t, guestapi.FrameExit, berth.Exit{Code: 3})
+	stream.frames <- jsonFrame(t, berth.FrameExit, berth.Exit{Code: 3})
 	if f, err := conn.Read(); err != nil || f.Type != berth.FrameExit {
 		t.Fatalf("%v %v", f, err)
 	}
@@ -191,7 +190,7 @@ func TestEndsOfAnAttach(t *testing.T) {
 func TestHostThatDoesNotAnswerAnAttach(t *testing.T) {
 	h := newHouse(t, func(h *house) {
 		h.times.attachOpen = 20 * time.Millisecond
-		h.cfg.Attach = func(ctx context.Context, _ string, _ guestapi.AttachRequest) (AttachStream, error) {
+		h.cfg.Attach = func(ctx context.Context, _ string, _ berth.AttachRequest) (AttachStream, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
@@ -218,7 +217,7 @@ func TestManyFramesInOrder(t *testing.T) {
 			for i := range data {
 				data[i] = byte(offset + uint64(i))
 			}
-			stream.frames <- guestapi.Frame{Type: guestapi.FrameOutput, Body: guestapi.AppendOutput(nil, offset, uint32(size), data)}
+			stream.frames <- berth.Frame{Type: berth.FrameOutput, Body: berth.AppendOutput(nil, offset, uint32(size), data)}
 			offset += uint64(size)
 		}
 	}()
@@ -288,13 +287,13 @@ func BenchmarkEcho(b *testing.B) {
 	defer close(stop)
 	go func() {
 		for {
-			var f guestapi.Frame
+			var f berth.Frame
 			select {
 			case f = <-stream.got:
 			case <-stop:
 				return
 			}
-			stream.frames <- guestapi.Frame{Type: guestapi.FrameOutput, Body: guestapi.AppendOutput(nil, 0, 1, f.Body)}
+			stream.frames <- berth.Frame{Type: berth.FrameOutput, Body: berth.AppendOutput(nil, 0, 1, f.Body)}
 		}
 	}()
 	for b.Loop() {
@@ -318,7 +317,7 @@ func BenchmarkFlood(b *testing.B) {
 		b.Fatal(err)
 	}
 	const size = 16 << 10
-	frame := guestapi.Frame{Type: guestapi.FrameOutput, Body: guestapi.AppendOutput(nil, 0, size, make([]byte, size))}
+	frame := berth.Frame{Type: berth.FrameOutput, Body: berth.AppendOutput(nil, 0, size, make([]byte, size))}
 	stop := make(chan struct{})
 	go func() {
 		for {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"berth"
-	"berth/guestapi"
 )
 
 // apiVersion is the "v" of every document.
@@ -30,11 +29,11 @@ type (
 	}
 	screenDocument struct {
 		V int `json:"v"`
-		guestapi.Screen
+		berth.Screen
 	}
 	killDocument struct {
 		V int `json:"v"`
-		guestapi.KillResult
+		berth.KillResult
 	}
 	directDocument struct {
 		V int `json:"v"`

@@ -15,7 +15,6 @@ import (
 
 	"berth"
 	"berth/client"
-	"berth/guestapi"
 )
 
 // Any web page can make a browser connect to 127.0.0.1 and, where nothing
@@ -229,7 +228,7 @@ func TestAttachOfABrowser(t *testing.T) {
 	if p := resp.Header.Get("Sec-WebSocket-Protocol"); p != "berth.v1" {
 		t.Errorf("subprotocol %q", p)
 	}
-	stream.frames <- guestapi.Frame{Type: guestapi.FrameOutput, Body: guestapi.AppendOutput(nil, 0, 1, []byte("x"))}
+	stream.frames <- berth.Frame{Type: berth.FrameOutput, Body: berth.AppendOutput(nil, 0, 1, []byte("x"))}
 	if typ, msg, err := ws.Read(ctx); err != nil || typ != websocket.MessageBinary || msg[0] != 'O' {
 		t.Errorf("%v %q %v", typ, msg, err)
 	}

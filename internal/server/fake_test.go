@@ -19,7 +19,6 @@ import (
 	"berth"
 	"berth/client"
 	"berth/durable"
-	"berth/guestapi"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -36,7 +35,7 @@ type fakeSessions struct {
 	ended    chan struct{}
 	panics   bool
 	waiting  chan struct{} // receives when Wait has begun
-	logChunk guestapi.LogChunk
+	logChunk berth.LogChunk
 }
 
 func newFakeSessions() *fakeSessions {
@@ -112,23 +111,23 @@ func (f *fakeSessions) Signal(_ context.Context, ref, sig string) error {
 	return f.note([]any{"signal", ref, sig})
 }
 
-func (f *fakeSessions) Kill(_ context.Context, ref string, m int64) (guestapi.KillResult, error) {
-	return guestapi.KillResult{Contained: true}, f.note([]any{"kill", ref, m})
+func (f *fakeSessions) Kill(_ context.Context, ref string, m int64) (berth.KillResult, error) {
+	return berth.KillResult{Contained: true}, f.note([]any{"kill", ref, m})
 }
 
 func (f *fakeSessions) Remove(_ context.Context, ref string, force bool, m int64) error {
 	return f.note([]any{"remove", ref, force, m})
 }
 
-func (f *fakeSessions) Input(_ context.Context, ref string, in guestapi.InputRequest) error {
+func (f *fakeSessions) Input(_ context.Context, ref string, in berth.InputRequest) error {
 	return f.note([]any{"input", ref, in})
 }
 
-func (f *fakeSessions) Screen(_ context.Context, ref string, ansi bool) (guestapi.Screen, error) {
-	return guestapi.Screen{Generation: 1, Title: "t"}, f.note([]any{"screen", ref, ansi})
+func (f *fakeSessions) Screen(_ context.Context, ref string, ansi bool) (berth.Screen, error) {
+	return berth.Screen{Generation: 1, Title: "t"}, f.note([]any{"screen", ref, ansi})
 }
 
-func (f *fakeSessions) Log(_ context.Context, ref string, q guestapi.LogRequest) (guestapi.LogChunk, error) {
+func (f *fakeSessions) Log(_ context.Context, ref string, q berth.LogRequest) (berth.LogChunk, error) {
 	return f.logChunk, f.note([]any{"log", ref, q})
 }
 
@@ -159,33 +158,33 @@ func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 // fakeStream is a guest's stream, driven by a test.
 type fakeStream struct {
-	frames chan guestapi.Frame // closed = the guest went away
-	got    chan guestapi.Frame
+	frames chan berth.Frame // closed = the guest went away
+	got    chan berth.Frame
 	closed chan struct{}
 	once   sync.Once
 }
 
 func newFakeStream() *fakeStream {
-	return &fakeStream{frames: make(chan guestapi.Frame, 1024), got: make(chan guestapi.Frame, 1024), closed: make(chan struct{})}
+	return &fakeStream{frames: make(chan berth.Frame, 1024), got: make(chan berth.Frame, 1024), closed: make(chan struct{})}
 }
 
-func (f *fakeStream) Read() (guestapi.Frame, error) {
+func (f *fakeStream) Read() (berth.Frame, error) {
 	select {
 	case frame, ok := <-f.frames:
 		if !ok {
-			return guestapi.Frame{}, io.EOF
+			return berth.Frame{}, io.EOF
 		}
 		return frame, nil
 	case <-f.closed:
-		return guestapi.Frame{}, net.ErrClosed
+		return berth.Frame{}, net.ErrClosed
 	}
 }
 
 func (f *fakeStream) Buffered() bool { return len(f.frames) > 0 }
 
-func (f *fakeStream) Write(frame guestapi.Frame) error {
+func (f *fakeStream) Write(frame berth.Frame) error {
 	select {
-	case f.got <- guestapi.Frame{Type: frame.Type, Body: slices.Clone(frame.Body)}:
+	case f.got <- berth.Frame{Type: frame.Type, Body: slices.Clone(frame.Body)}:
 		return nil
 	case <-f.closed:
 		return net.ErrClosed
@@ -261,7 +260,7 @@ type house struct {
 	sessions *fakeSessions
 	events   *fakeEvents
 	streams  chan *fakeStream // the next attach takes one
-	asked    chan guestapi.AttachRequest
+	asked    chan berth.AttachRequest
 	attach   error
 	stopped  chan struct{}
 	socket   string
@@ -272,13 +271,13 @@ func newHouse(t testing.TB, change func(*house)) *house {
 	t.Helper()
 	h := &house{
 		sessions: newFakeSessions(), events: &fakeEvents{}, streams: make(chan *fakeStream, 64),
-		asked: make(chan guestapi.AttachRequest, 64), stopped: make(chan struct{}),
+		asked: make(chan berth.AttachRequest, 64), stopped: make(chan struct{}),
 	}
 	var once sync.Once
 	var err error
 	h.Server, err = New(Config{
 		Sessions: h.sessions, Events: h.events, Status: fakeStatus{},
-		Attach: func(_ context.Context, _ string, q guestapi.AttachRequest) (AttachStream, error) {
+		Attach: func(_ context.Context, _ string, q berth.AttachRequest) (AttachStream, error) {
 			if h.attach != nil {
 				return nil, h.attach
 			}

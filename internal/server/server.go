@@ -19,7 +19,6 @@ import (
 
 	"berth"
 	"berth/durable"
-	"berth/guestapi"
 )
 
 // Sessions are the sessions of all hosts. The errors are berth.Errors.
@@ -31,11 +30,11 @@ type Sessions interface {
 	// ifMatch is a revision, 0 = any; so below.
 	Resize(ctx context.Context, ref string, size berth.Size, ifMatch int64) (berth.Session, error)
 	Signal(ctx context.Context, ref, signal string) error
-	Kill(ctx context.Context, ref string, ifMatch int64) (guestapi.KillResult, error)
+	Kill(ctx context.Context, ref string, ifMatch int64) (berth.KillResult, error)
 	Remove(ctx context.Context, ref string, force bool, ifMatch int64) error
-	Input(ctx context.Context, ref string, in guestapi.InputRequest) error
-	Screen(ctx context.Context, ref string, ansi bool) (guestapi.Screen, error)
-	Log(ctx context.Context, ref string, q guestapi.LogRequest) (guestapi.LogChunk, error)
+	Input(ctx context.Context, ref string, in berth.InputRequest) error
+	Screen(ctx context.Context, ref string, ansi bool) (berth.Screen, error)
+	Log(ctx context.Context, ref string, q berth.LogRequest) (berth.LogChunk, error)
 	Wait(ctx context.Context, ref string) (berth.Session, error)
 	Counts() berth.SessionCounts
 }
@@ -43,9 +42,9 @@ type Sessions interface {
 // AttachStream carries the frames of one viewer. Read is for one goroutine,
 // Write for one other; Close may come from anywhere and ends both.
 type AttachStream interface {
-	Read() (guestapi.Frame, error) // valid until the next call
-	Buffered() bool                // whether Read would return at once
-	Write(guestapi.Frame) error
+	Read() (berth.Frame, error) // valid until the next call
+	Buffered() bool             // whether Read would return at once
+	Write(berth.Frame) error
 	Close() error
 }
 
@@ -65,7 +64,7 @@ type StatusSource interface {
 type Config struct {
 	Sessions Sessions
 	// Attach opens a viewer's stream; ctx bounds the whole of it.
-	Attach func(ctx context.Context, ref string, q guestapi.AttachRequest) (AttachStream, error)
+	Attach func(ctx context.Context, ref string, q berth.AttachRequest) (AttachStream, error)
 	// Direct says where a session's guest can be reached without the daemon;
 	// CodeNotFound where it cannot. nil = nowhere. Only who came over the unix
 	// socket is told.
