@@ -21,7 +21,8 @@ build: ## build the static binaries into bin/
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
 
-test: packages tools lint build ## everything that CI runs: install what is needed, lint, build, test with -race
+test: packages tools lint build ## everything that CI runs: install what is needed, lint, build, fuzz, test with -race
+	./scripts/fuzz 30s FuzzFrameReader FuzzCreateRequest FuzzHookLines FuzzSettings
 	$(TOOLS)/gotestsum --format pkgname-and-test-fails -- -race -timeout 15m $(TESTFLAGS) ./...
 
 unit: ## the tests alone, without -race and without installing anything

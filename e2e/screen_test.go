@@ -51,6 +51,8 @@ func TestPrograms(t *testing.T) {
 			first: []string{"Space", "Space"}, then: []string{"/250 wide", "Enter", "j", "j"}, done: "258", quit: []string{"q"}},
 		{name: "mc", argv: []string{"mc", "-u", "-x", files, files}, ready: "alpha", back: "alpha",
 			first: []string{"Down", "Down"}, then: []string{"Tab", "Down", "Down", "Down"}, done: "gamma", quit: nil},
+		{name: "tmux", argv: []string{"sh", "-c", `printf 'set -g status off\nset -g escape-time 0\n' > "$HOME/c"; exec tmux -S "$HOME/t" -f "$HOME/c" new-session "less -N ` + text + `"`}, ready: "001 wide", back: "050 wide",
+			first: []string{"Space", "Space"}, then: []string{"/250 wide", "Enter", "j", "j"}, done: "258", quit: []string{"q"}},
 	} {
 		t.Run(p.name, func(t *testing.T) { p.compare(t, h, dir) })
 	}
@@ -60,11 +62,13 @@ func (p program) compare(t *testing.T, h *house, dir string) {
 	if _, err := exec.LookPath(p.argv[0]); err != nil {
 		t.Fatalf("%s is not installed: make packages", p.argv[0])
 	}
-	home := filepath.Join(dir, "home-"+p.name)
-	if err := os.MkdirAll(home, 0o700); err != nil {
-		t.Fatal(err)
+	home, refHome := filepath.Join(dir, "home-"+p.name), filepath.Join(dir, "home-ref-"+p.name)
+	for _, d := range []string{home, refHome} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
 	}
-	line := "env HOME=" + home + " LC_ALL=C.UTF-8 " + quoted(p.argv)
+	line := "env HOME=" + refHome + " LC_ALL=C.UTF-8 " + quoted(p.argv)
 	ref := newTerm(t, nil, 100, 30, line)
 	ref.waitFor(p.ready)
 	ref.keys(p.first...)
@@ -97,9 +101,35 @@ func (p program) compare(t *testing.T, h *house, dir string) {
 	if len(p.quit) > 0 {
 		big.keys(p.quit...)
 		big.waitFor("[ended 0]")
+		ref.keys(p.quit...)
+		ref.waitFor("[ended 0]")
 	} else {
 		h.must("kill", p.name)
 	}
+}
+
+// TestHtop cannot be compared with another htop, which would show other numbers.
+// It is stopped with its own key, and then what a viewer was repainted with must
+// be what the model says.
+func TestHtop(t *testing.T) {
+	h := newHouse(t)
+	h.must("run", "-d", "--name", "htop", "--size", "100x30", "--env", "HOME="+t.TempDir(), "--", "htop")
+	small := newTerm(t, h.terminalEnv(), 70, 20, h.attachLine("htop"))
+	small.waitFor("CPU")
+	small.keys("C-\\", "d")
+	small.waitFor("[detached from htop]")
+	h.killGuest()
+	big := newTerm(t, h.terminalEnv(), 100, 30, h.attachLine("htop"))
+	big.waitFor("F10")
+	big.keys("Z")
+	big.waitFor("PAUSED")
+	waitUntil(t, 10*time.Second, "the viewer shows what the model has", func() bool {
+		var shown struct{ Lines []string }
+		h.decode(h.must("screen", "htop", "--json"), &shown)
+		return slices.Equal(trimLines(strings.Join(shown.Lines, "\n")), big.lines())
+	})
+	big.keys("q")
+	big.waitFor("[ended 0]")
 }
 
 // sameScreen waits until two terminals show the same, attributes and modes too.

@@ -295,7 +295,7 @@ func (a api) actionRoutes() {
 		if len(in.Body.Data) > berth.MaxInput {
 			return nil, berth.Errorf(berth.CodeTooLarge, "the input has %d bytes; the most is %d", len(in.Body.Data), berth.MaxInput)
 		}
-		return &none{}, a.cfg.Sessions.Input(ctx, in.Ref, berth.InputRequest(in.Body))
+		return &none{}, a.cfg.Sessions.Input(ctx, in.Ref, in.Body)
 	})
 	route(a, huma.Operation{
 		OperationID: "get-screen", Method: http.MethodGet, Path: "/v1/sessions/{ref}/screen", Tags: []string{"sessions"},

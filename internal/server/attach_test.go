@@ -19,11 +19,11 @@ import (
 
 func jsonFrame(t testing.TB, typ berth.FrameType, v any) berth.Frame {
 	t.Helper()
-	f, err := berth.JSONFrame(berth.FrameType(typ), v)
+	f, err := berth.JSONFrame(typ, v)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return berth.Frame{Type: berth.FrameType(f.Type), Body: f.Body}
+	return f
 }
 
 func output(offset uint64, data string) berth.Frame {
