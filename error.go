@@ -1,6 +1,7 @@
 package berth
 
 import (
+	"context"
 	"errors"
 	"fmt"
 )
@@ -61,8 +62,9 @@ func (e *Error) WithFact(key, value string) *Error {
 	return e
 }
 
-// AsError gives err as an Error. Anything that has no code is CodeInternal: a
-// failure that nobody foresaw is never dressed as one that somebody did.
+// AsError gives err as an Error. Anything that has no code is CodeInternal, but
+// for a context that ended: a failure that nobody foresaw is never dressed as
+// one that somebody did.
 func AsError(err error) *Error {
 	if err == nil {
 		return nil
@@ -75,7 +77,7 @@ func AsError(err error) *Error {
 			e = &c
 		}
 	} else {
-		e = &Error{Code: CodeInternal, Detail: err.Error(), Err: err}
+		e = &Error{Code: codeOf(err), Detail: err.Error(), Err: err}
 	}
 	if e.Hint == "" {
 		if entry, ok := Catalogue(e.Code); ok && entry.Hint != "" {
@@ -85,6 +87,18 @@ func AsError(err error) *Error {
 		}
 	}
 	return e
+}
+
+// codeOf names a failure that carries no code: the two that every wait can have,
+// and everything else.
+func codeOf(err error) Code {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return CodeTimeout
+	case errors.Is(err, context.Canceled):
+		return CodeInterrupted
+	}
+	return CodeInternal
 }
 
 // ExitCode gives the exit status of a command that failed with err; 0 for nil.

@@ -36,7 +36,7 @@ const (
 	FileSpec      = "session.json" // what was asked for; no values of variables
 	FileIdentity  = "running.json" // who runs: holder and program; written before the program's first byte is read
 	FileExit      = "exit.json"    // how it ended
-	FileHolderLck = "lock"         // flock of the holder while it lives
+	FileHolderLck = "lock"         // locked by the holder while it lives
 	FileSnapshot  = "screen"       // newest deposited screen and its offset
 	FileHolderErr = "holder.log"   // what the holder had to complain about; empty as a rule
 	DirOutput     = "out"          // segments of the output log, named by their first offset

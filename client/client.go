@@ -218,14 +218,18 @@ func readProblem(resp *http.Response) error {
 // transportError gives a code to a failure below HTTP. ctx is the caller's.
 func (c *Client) transportError(ctx context.Context, err error) error {
 	var known *berth.Error
+	var call *url.Error // which request it was, is not what the user asked
+	if errors.As(err, &call) {
+		err = call.Err
+	}
 	switch {
 	case errors.As(err, &known):
 		return err
 	case errors.Is(ctx.Err(), context.Canceled):
 		return berth.Errorf(berth.CodeInterrupted, "the call was given up: %w", context.Canceled)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return berth.Errorf(berth.CodeDaemonNotRunning, "no daemon answers at %s: %w", c.where(), err).
-			WithHint("start it with: berth up")
+		// In words the cause only says again that nobody listens there.
+		return &berth.Error{Code: berth.CodeDaemonNotRunning, Detail: "no daemon answers at " + c.where(), Err: err}
 	case ctx.Err() != nil:
 		return berth.Errorf(berth.CodeDaemonUnreachable, "no answer from %s within the time that was given: %w", c.where(), ctx.Err())
 	}

@@ -1,12 +1,17 @@
 package e2e
 
 import (
+	"bytes"
+	"errors"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"berth"
+	"berth/client"
 )
 
 // TestUpgrade stops the daemon, puts another build in its place and starts
@@ -26,6 +31,10 @@ func TestUpgrade(t *testing.T) {
 	view.keys("one", "Enter")
 	view.waitFor("got:one")
 	old := h.status()
+	// A viewer that goes through the daemon is told to come back, and does; the
+	// one above has the guest and is not even disturbed.
+	through := watchThroughDaemon(t, h, s.ID)
+	through.waitFor("got:one")
 
 	h.must("down")
 	if running(old.Daemon.PID) {
@@ -44,7 +53,11 @@ func TestUpgrade(t *testing.T) {
 		t.Errorf("nothing says that the guest is older: %+v", now.Problems)
 	}
 	view.keys("two", "Enter")
-	view.waitFor("got:two") // the old viewer found the new daemon by itself
+	view.waitFor("got:two")
+	through.waitFor("got:two") // it found the new daemon by itself
+	if told := through.breaks(); len(told) == 0 || !errors.Is(told[0], berth.CodeDaemonStopping) {
+		t.Errorf("the old daemon told its viewer %v", told)
+	}
 
 	h.must("up", "--replace-guest")
 	now = h.status()
@@ -59,6 +72,63 @@ func TestUpgrade(t *testing.T) {
 			t.Errorf("%q is not shown once:\n%s", want, shown)
 		}
 	}
+}
+
+// watcher collects what a viewer is shown.
+type watcher struct {
+	t    *testing.T
+	mu   sync.Mutex
+	text []byte
+	told []error // why its connection ended, each time
+}
+
+func watchThroughDaemon(t *testing.T, h *house, id string) *watcher {
+	t.Helper()
+	c, err := client.New(client.Config{Socket: filepath.Join(h.runtime(), berth.SocketDaemon), ThroughDaemon: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := c.View(t.Context(), id, berth.AttachRequest{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &watcher{t: t}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			u, err := v.Next()
+			if err != nil {
+				return
+			}
+			w.mu.Lock()
+			w.text = append(w.text, u.Data...)
+			if u.Kind == client.UpdateDisconnected {
+				w.told = append(w.told, u.Err)
+			}
+			w.mu.Unlock()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = errors.Join(v.Close(), c.Close()) // the test is over
+		<-done
+	})
+	return w
+}
+
+func (w *watcher) waitFor(text string) {
+	w.t.Helper()
+	waitUntil(w.t, 20*time.Second, "the viewer is shown "+text, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return bytes.Contains(w.text, []byte(text))
+	})
+}
+
+func (w *watcher) breaks() []error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.told
 }
 
 func hasProblem(s berth.Status, code berth.Code) bool {
