@@ -216,6 +216,7 @@ func TestFullDisk(t *testing.T) {
 		{"truncate", "-s", "24M", image},
 		{"mkfs.ext4", "-q", "-m", "0", image},
 		{"mount", "-o", "loop", image, disk},
+		{"chmod", "700", disk}, // the root of a new file system is open
 	} {
 		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s", args, err, out)
