@@ -4,6 +4,7 @@ BIN   := bin
 TOOLS := .tools
 BUILD := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 VERSION ?= 0.1.0-dev
+PEERS ?= direct,tmux,dtach,screen,berth
 LDFLAGS := -s -w -X berth.version=$(VERSION) -X berth.build=$(BUILD)
 GO    := go
 export GOFLAGS := -buildvcs=false
@@ -38,7 +39,7 @@ golden: ## write the generated documents and golden files again
 
 bench: build ## measure sessions beside tmux, dtach and screen; writes docs/benchmarks.md
 	@mkdir -p .bench
-	python3 bench/sessions.py run --peers $(or $(PEERS),direct,tmux,dtach,screen,berth) --json .bench/sessions.json
+	python3 bench/sessions.py run --peers $(PEERS) --json .bench/sessions.json
 	python3 bench/sessions.py report .bench/sessions.json > docs/benchmarks.md
 
 fuzz: ## run each fuzz target for FUZZTIME (30s)
