@@ -183,3 +183,20 @@ func (h *house) terminalEnv() []string {
 func (h *house) attachLine(name string) string {
 	return filepath.Join(h.bin, "berth") + " attach " + name
 }
+
+// TestTitle attaches to a program that has set a title while nobody watched: the
+// viewer's terminal has it, and gets its own back.
+func TestTitle(t *testing.T) {
+	h := newHouse(t)
+	h.must("run", "-d", "--name", "titled", "--", "sh", "-c", `printf '\033]2;work in progress\007ready'; exec sleep 3000`)
+	view := newTerm(t, h.terminalEnv(), 80, 24, h.attachLine("titled"))
+	view.waitFor("ready")
+	title := func() string { return strings.TrimSpace(view.do("display-message", "-p", "#{pane_title}")) }
+	waitUntil(t, 10*time.Second, "the terminal has the title", func() bool { return title() == "work in progress" })
+	if out := h.must("ps"); !strings.Contains(out, "work in progress") {
+		t.Errorf("ps does not show the title:\n%s", out)
+	}
+	view.keys("C-\\", "d")
+	view.waitFor("[detached from titled]")
+	waitUntil(t, 10*time.Second, "the terminal has its own title again", func() bool { return title() != "work in progress" })
+}

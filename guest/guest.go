@@ -347,7 +347,7 @@ func (g *Guest) info() guestapi.Info {
 		Version: berth.Version(), Build: berth.Build(), Protocol: berth.GuestProtocol,
 		Features: []string{
 			guestapi.FeatureSessions, guestapi.FeatureEvents, guestapi.FeatureHooks,
-			guestapi.FeatureSSHAgent, guestapi.FeatureRetire, guestapi.FeatureDirect,
+			guestapi.FeatureSSHAgent, guestapi.FeatureRetire, guestapi.FeatureTimes, guestapi.FeatureDirect,
 		},
 		Identity: self, BootID: g.bootID,
 		UptimeMS: uptime().Milliseconds(), Now: g.now().UTC(), Unreadable: []guestapi.Unreadable{},

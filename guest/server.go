@@ -6,11 +6,13 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"path/filepath"
 	"strconv"
 	"time"
 
 	"berth"
 	"berth/guestapi"
+	"berth/terminal"
 )
 
 // Flow control. What a client sends on one stream before it is read is bounded,
@@ -43,6 +45,7 @@ func newServer(g *Guest, retire func()) (*http.Server, *handlerCount) {
 	mux.HandleFunc("POST /v1/sessions/{id}/attach", s.attach)
 	mux.HandleFunc("GET /v1/sessions/{id}/log", s.logChunk)
 	mux.HandleFunc("GET /v1/sessions/{id}/screen", s.screen)
+	mux.HandleFunc("GET /v1/sessions/{id}/times", s.times)
 	mux.HandleFunc("POST /v1/sessions/{id}/resize", s.resize)
 	mux.HandleFunc("POST /v1/sessions/{id}/signal", s.signal)
 	mux.HandleFunc("POST /v1/sessions/{id}/kill", s.kill)
@@ -188,6 +191,23 @@ func (s *server) screen(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		problem(w, r, err)
 		return
+	}
+	answer(w, http.StatusOK, out)
+}
+
+func (s *server) times(w http.ResponseWriter, r *http.Request) {
+	session := s.session(w, r)
+	if session == nil {
+		return
+	}
+	marks, err := terminal.ReadMarks(filepath.Join(session.dir, berth.DirOutput))
+	if err != nil {
+		problem(w, r, err)
+		return
+	}
+	out := guestapi.Times{Marks: make([][2]int64, len(marks))}
+	for i, m := range marks {
+		out.Marks[i] = [2]int64{int64(m.Offset), m.At.UnixMilli()} //nolint:gosec // no program puts out 8 EiB
 	}
 	answer(w, http.StatusOK, out)
 }

@@ -315,6 +315,13 @@ func (c *Client) Log(ctx context.Context, id string, r berth.LogRequest) (berth.
 	return chunk, nil
 }
 
+// Times gives when the kept output came.
+func (c *Client) Times(ctx context.Context, id string) (Times, error) {
+	var t Times
+	err := c.doSession(ctx, http.MethodGet, id, "/times", nil, nil, &t)
+	return t, err
+}
+
 // Events follows the guest: see Event. It calls f for each until ctx ends, the
 // stream breaks or f fails. It never returns nil: a clean end of the stream,
 // as when the guest retires, is CodeHostUnreachable wrapping io.EOF.

@@ -20,6 +20,7 @@ const (
 	FeatureHooks    = "hooks"     // relay socket with hook lines
 	FeatureSSHAgent = "ssh-agent" // SSH_AUTH_SOCK relay to a viewer's agent
 	FeatureRetire   = "retire"    // POST /v1/retire: deposit all screens and exit
+	FeatureTimes    = "times"     // GET /v1/sessions/{id}/times
 	FeatureDirect   = "direct"    // attach over a connection of its own: see berth.DirectUpgrade
 )
 
@@ -88,6 +89,13 @@ type Session struct {
 // SessionList answers GET /v1/sessions.
 type SessionList struct {
 	Sessions []Session `json:"sessions"`
+}
+
+// Times answers GET times: pairs of an offset and Unix milliseconds, in order.
+// The output before the offset was there at that time. Output that is not on
+// disk has none.
+type Times struct {
+	Marks [][2]int64 `json:"marks"`
 }
 
 // HookLine is one event on a relay socket, as newline-delimited JSON.

@@ -56,10 +56,13 @@ func KillRemains(dir string) (KillResult, error) {
 	// The record was written by us, but it is a file: a directory that does not
 	// have the name of a session's cgroup is not emptied on its word.
 	named, _ := filepath.Match("berth-*-*", filepath.Base(r.Cgroup))
-	if r.Cgroup == "" || !named || !cg.Exists() {
+	if r.Cgroup == "" || !named {
 		return res, nil
 	}
-	res.Contained = true
+	// Of a cgroup that is gone nothing is left: its holder removes an empty one.
+	if res.Contained = true; !cg.Exists() {
+		return res, nil
+	}
 	err = cg.Kill()
 	if rerr := cg.Remove(ctx); rerr != nil {
 		left, lerr := cg.Procs()

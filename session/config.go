@@ -22,6 +22,7 @@ type Guest interface {
 	Input(ctx context.Context, id string, in berth.InputRequest) error
 	Screen(ctx context.Context, id string, ansi bool) (berth.Screen, error)
 	Log(ctx context.Context, id string, r berth.LogRequest) (berth.LogChunk, error)
+	Times(ctx context.Context, id string) (guestapi.Times, error)
 	Attach(ctx context.Context, id string, r berth.AttachRequest) (*guestapi.AttachStream, error)
 	Events(ctx context.Context, f func(guestapi.Event) error) error
 }

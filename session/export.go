@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"berth"
+	"berth/guestapi"
 	"berth/terminal/screen"
 )
 
@@ -38,7 +39,11 @@ func (r *Registry) Export(ctx context.Context, ref string, format ExportFormat, 
 	}
 	var out exporter = &textExporter{w: w, transcript: screen.NewTranscript(s.Size)}
 	if format == ExportCast {
-		out = &castExporter{w: w, filter: screen.NewFilter(true), session: s}
+		times, err := r.times(ctx, s)
+		if err != nil {
+			return err
+		}
+		out = &castExporter{w: w, filter: screen.NewFilter(true), session: s, clock: castClock{marks: times.Marks}}
 	}
 	if err := out.begin(); err != nil {
 		return err
@@ -49,9 +54,22 @@ func (r *Registry) Export(ctx context.Context, ref string, format ExportFormat, 
 	return out.end(s.Exit)
 }
 
+// times asks the guest when the output came. An older one does not know.
+func (r *Registry) times(ctx context.Context, s berth.Session) (guestapi.Times, error) {
+	e, h, err := r.use(ctx, s.ID, false, 0)
+	if err != nil {
+		return guestapi.Times{}, err
+	}
+	t, err := h.link.Guest.Times(ctx, e.id)
+	if errors.Is(err, berth.CodeGuestOutdated) {
+		return guestapi.Times{}, nil
+	}
+	return t, err
+}
+
 // replayLog calls f with the kept output in order. A part that is dropped while
 // we read is passed over: it was the oldest.
-func (r *Registry) replayLog(ctx context.Context, s berth.Session, f func([]byte) error) error {
+func (r *Registry) replayLog(ctx context.Context, s berth.Session, f func(at uint64, p []byte) error) error {
 	q := berth.LogRequest{FromStart: true}
 	for end := uint64(0); ; {
 		chunk, err := r.Log(ctx, s.ID, q)
@@ -73,7 +91,7 @@ func (r *Registry) replayLog(ctx context.Context, s berth.Session, f func([]byte
 		if len(chunk.Data) == 0 || chunk.Offset >= end {
 			return nil
 		}
-		if err := f(chunk.Data); err != nil {
+		if err := f(chunk.Offset, chunk.Data); err != nil {
 			return fmt.Errorf("write the export: %w", err)
 		}
 		q = berth.LogRequest{Generation: chunk.Generation, From: chunk.Offset + uint64(len(chunk.Data))}
@@ -82,8 +100,8 @@ func (r *Registry) replayLog(ctx context.Context, s berth.Session, f func([]byte
 
 type exporter interface {
 	begin() error
-	output(p []byte) error
-	end(exit *berth.Exit) error // nil = it still runs
+	output(at uint64, p []byte) error // at is the offset of p's first byte
+	end(exit *berth.Exit) error       // nil = it still runs
 }
 
 type textExporter struct {
@@ -94,7 +112,7 @@ type textExporter struct {
 
 func (t *textExporter) begin() error { return nil }
 
-func (t *textExporter) output(p []byte) error {
+func (t *textExporter) output(_ uint64, p []byte) error {
 	t.buf = t.transcript.Append(t.buf[:0], p)
 	_, err := t.w.Write(t.buf)
 	return err
@@ -106,15 +124,49 @@ func (t *textExporter) end(*berth.Exit) error {
 }
 
 // castExporter writes one JSON document a line: a header, then events of an
-// interval in seconds, a code and data. The log keeps bytes and not their
-// times, so all intervals are 0: a player shows the end at once, and a
-// converter gets every byte.
+// interval in seconds since the one before, a code and data.
 type castExporter struct {
 	w       io.Writer
 	filter  *screen.Filter
 	session berth.Session
+	clock   castClock
 	buf     []byte
 	part    []byte // of a character that is not complete
+	owed    int64  // milliseconds that the next event still has to tell
+}
+
+// castClock tells when output came. marks are of guestapi.Times.
+type castClock struct {
+	marks [][2]int64
+	last  int64 // time of the event before, in milliseconds; 0 = none
+}
+
+// split says how many bytes of output that begin at an offset belong to one
+// event: up to the next mark.
+func (c *castClock) split(at uint64, n int) int {
+	for len(c.marks) > 0 && c.marks[0][0] <= int64(at) { //nolint:gosec // no program puts out 8 EiB
+		c.marks = c.marks[1:]
+	}
+	if len(c.marks) == 0 {
+		return n
+	}
+	return int(min(int64(n), c.marks[0][0]-int64(at))) //nolint:gosec // as above
+}
+
+// interval gives the milliseconds since the last event for the output before the next
+// mark; 0 where there is none. A pause before the first output that is kept is
+// none of the recording.
+func (c *castClock) interval() int64 {
+	if len(c.marks) == 0 {
+		return 0
+	}
+	now := c.marks[0][1]
+	if c.last == 0 {
+		c.last = now
+	}
+	ms := max(0, now-c.last)
+	c.last = max(now, c.last)
+	return ms
 }
 
 type castHeader struct {
@@ -139,9 +191,16 @@ func (c *castExporter) begin() error {
 	})
 }
 
-func (c *castExporter) output(p []byte) error {
-	c.buf, _ = c.filter.Append(c.buf[:0], p)
-	return c.event("o", c.complete(c.buf))
+func (c *castExporter) output(at uint64, p []byte) error {
+	for len(p) > 0 {
+		n := c.clock.split(at, len(p))
+		c.buf, _ = c.filter.Append(c.buf[:0], p[:n])
+		if err := c.event(c.clock.interval(), "o", c.complete(c.buf)); err != nil {
+			return err
+		}
+		at, p = at+uint64(n), p[n:] //nolint:gosec // positive
+	}
+	return nil
 }
 
 // complete holds a character back that is cut at the end: JSON has no half ones.
@@ -162,17 +221,26 @@ func (c *castExporter) complete(p []byte) string {
 }
 
 func (c *castExporter) end(exit *berth.Exit) error {
-	if err := c.event("o", string(c.part)); err != nil || exit == nil {
+	if err := c.event(0, "o", string(c.part)); err != nil || exit == nil {
 		return err
 	}
-	return c.event("x", strconv.Itoa(exit.Code))
+	var left int64
+	if end := exit.At.UnixMilli(); c.clock.last != 0 && end > c.clock.last {
+		left = end - c.clock.last
+	}
+	return c.event(left, "x", strconv.Itoa(exit.Code))
 }
 
-func (c *castExporter) event(code, data string) error {
+// event writes one. What the filter took out whole leaves none, and its time
+// goes to the next one.
+func (c *castExporter) event(ms int64, code, data string) error {
+	ms += c.owed
 	if data == "" {
+		c.owed = ms
 		return nil
 	}
-	return c.line([]any{0, code, data})
+	c.owed = 0
+	return c.line([]any{float64(ms) / 1000, code, data})
 }
 
 func (c *castExporter) line(v any) error {

@@ -233,6 +233,10 @@ func (g *fakeGuest) Kill(_ context.Context, id string) (berth.KillResult, error)
 	return berth.KillResult{Exit: s.Exit, Survivors: []int{}}, err
 }
 
+func (g *fakeGuest) Times(context.Context, string) (guestapi.Times, error) {
+	return guestapi.Times{}, nil
+}
+
 func (g *fakeGuest) Input(context.Context, string, berth.InputRequest) error { return nil }
 
 func (g *fakeGuest) Screen(_ context.Context, id string, _ bool) (berth.Screen, error) {

@@ -65,8 +65,10 @@ type Log struct {
 	recording bool
 	gap       string
 	segments  []segment
-	total     int64
+	total     int64    // bytes of the segments
+	marked    int64    // bytes of their marks; both together stay below cap
 	active    *os.File // last segment, open for appending; nil = none yet
+	marker    marker   // of the writer alone
 	closing   bool
 }
 
@@ -216,6 +218,7 @@ func (l *Log) Close() error {
 	l.mu.Unlock()
 	l.Flush()
 	<-l.done
+	l.marker.close()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ring == nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -81,6 +82,12 @@ func (l *Log) writePiece(b []byte, off uint64) (int, error) {
 	l.segments[len(l.segments)-1].size += int64(n)
 	l.total += int64(n)
 	l.mu.Unlock()
+	if l.marker.add(off+uint64(n), l.segSize, time.Now()) {
+		l.mu.Lock()
+		l.segments[len(l.segments)-1].marks += markBytes
+		l.marked += markBytes
+		l.mu.Unlock()
+	}
 	return n, err
 }
 
@@ -91,6 +98,7 @@ func (l *Log) nextSegment(off uint64) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.marker.next(l.dir, off)
 	l.mu.Lock()
 	old := l.active
 	l.active = f
@@ -107,16 +115,18 @@ func (l *Log) nextSegment(off uint64) (*os.File, error) {
 func (l *Log) drop(n int64) {
 	for {
 		l.mu.Lock()
-		if l.total+n <= l.cap || len(l.segments) < 2 {
+		if l.total+l.marked+n+markBytes <= l.cap || len(l.segments) < 2 {
 			l.mu.Unlock()
 			return
 		}
 		s := l.segments[0]
 		l.segments = append(l.segments[:0], l.segments[1:]...)
 		l.total -= s.size
+		l.marked -= s.marks
 		l.mu.Unlock()
 		// A file that cannot be removed now will go with the session.
 		_ = os.Remove(s.path(l.dir))
+		_ = os.Remove(markPath(l.dir, s.first))
 	}
 }
 

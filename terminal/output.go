@@ -30,6 +30,7 @@ var ErrPastEnd = errors.New("the offset is past the end of the output")
 type segment struct {
 	first uint64
 	size  int64
+	marks int64 // bytes of its marks; known to the log that writes it only
 }
 
 func (s segment) end() uint64 { return s.first + uint64(s.size) }
@@ -62,7 +63,7 @@ func listSegments(dir string) ([]segment, error) {
 		if err != nil || info.Size() == 0 {
 			continue // dropped meanwhile, or nothing in it yet
 		}
-		s := segment{first, info.Size()}
+		s := segment{first: first, size: info.Size()}
 		if s.end() < s.first {
 			continue // no output has so many bytes
 		}
