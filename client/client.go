@@ -215,6 +215,32 @@ func readProblem(resp *http.Response) error {
 	return doc.Err()
 }
 
+// gone looks whether the daemon that reset a connection is dead. One that is
+// killed resets what waits to be accepted, and for a moment its last threads
+// still hold the socket.
+func (c *Client) gone(ctx context.Context) bool {
+	const looks, between = 5, 10 * time.Millisecond
+	if c.socket == "" {
+		return false
+	}
+	for range looks {
+		conn, err := (&net.Dialer{Timeout: between}).DialContext(ctx, "unix", c.socket)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+			return true
+		}
+		if err != nil {
+			return false
+		}
+		_ = conn.Close() // it was only a look
+		select {
+		case <-time.After(between):
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return false
+}
+
 // transportError gives a code to a failure below HTTP. ctx is the caller's.
 func (c *Client) transportError(ctx context.Context, err error) error {
 	var known *berth.Error
@@ -230,6 +256,8 @@ func (c *Client) transportError(ctx context.Context, err error) error {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		// In words the cause only says again that nobody listens there.
 		return &berth.Error{Code: berth.CodeDaemonNotRunning, Detail: "no daemon answers at " + c.where(), Err: err}
+	case errors.Is(err, syscall.ECONNRESET) && c.gone(ctx):
+		return &berth.Error{Code: berth.CodeDaemonNotRunning, Detail: "the daemon at " + c.where() + " has just ended", Err: err}
 	case ctx.Err() != nil:
 		return berth.Errorf(berth.CodeDaemonUnreachable, "no answer from %s within the time that was given: %w", c.where(), ctx.Err())
 	}

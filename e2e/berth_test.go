@@ -215,8 +215,24 @@ func (h *house) clear() {
 		h.dump()
 	}
 	h.endAll()
+	h.removeCgroups()
 	if err := os.RemoveAll(h.dir); err != nil {
 		h.t.Errorf("clean up: %v", err)
+	}
+}
+
+// removeCgroups removes those of holders that were killed before they could.
+func (h *house) removeCgroups() {
+	files, _ := filepath.Glob(filepath.Join(h.state(), berth.DirSessions, "*", berth.FileIdentity)) // the pattern is constant
+	for _, f := range files {
+		var r struct{ Cgroup string }
+		if data, err := os.ReadFile(f); err != nil || json.Unmarshal(data, &r) != nil || r.Cgroup == "" {
+			continue
+		}
+		waitUntil(h.t, 5*time.Second, r.Cgroup+" is empty", func() bool {
+			err := os.Remove(r.Cgroup)
+			return err == nil || errors.Is(err, fs.ErrNotExist)
+		})
 	}
 }
 
