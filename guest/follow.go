@@ -170,7 +170,15 @@ func (s *session) rebuild(ctx context.Context) (uint64, error) {
 		dep = deposit{screen: screen.New(info.Size, s.screenOptions()), offset: info.Start}
 	}
 	s.scr, s.pos, s.tail = dep.screen, dep.offset, dep.meta.Tail
-	s.agent, s.hook, s.hookDrops, s.skipped = dep.meta.Agent, dep.meta.Hook, dep.meta.HooksDropped, dep.meta.Skipped
+	s.agent, s.skipped = dep.meta.Agent, dep.meta.Skipped
+	// The relay socket is open before there is a screen: a hook line that came
+	// meanwhile is newer than the deposit, and no deposit has it yet.
+	s.hookDrops += dep.meta.HooksDropped
+	if s.hook == nil {
+		s.hook = dep.meta.Hook
+	} else {
+		s.dirty(0, true)
+	}
 	s.size = info.Size
 	if s.scr.Size() != info.Size && info.Size.Valid() {
 		s.scr.Resize(info.Size)

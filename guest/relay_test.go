@@ -14,8 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth"
 	"berth/guestapi"
+	"berth/holder"
 )
 
 func dial(t *testing.T, path string) net.Conn {
@@ -66,6 +69,56 @@ func TestHookLines(t *testing.T) {
 	eventually(t, "what was said before", func() bool { s := l.session(id); return s.Hook != nil && s.Hook.Event == "Last" })
 	_, _ = io.WriteString(dial(t, path), good("Next")+"\n")
 	eventually(t, "a line to the next guest", func() bool { return l.session(id).Hook.Event == "Next" })
+}
+
+// TestAHookBeforeTheHolderAnswers: a program may send its first hook before the
+// guest has read a byte from its holder. What the deposit says is older.
+func TestAHookBeforeTheHolderAnswers(t *testing.T) {
+	l := newLab(t)
+	l.start()
+	id := l.run("sh", "-c", "read x")
+	path := filepath.Join(l.runtime(), berth.DirRelays, id+".sock")
+	send := func(event string) {
+		t.Helper()
+		c := dial(t, path)
+		if _, err := fmt.Fprintf(c, `{"session":%q,"event":%q}`+"\n", id, event); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+	}
+	send("First")
+	eventually(t, "the first line", func() bool { s := l.session(id); return s.Hook != nil && s.Hook.Event == "First" })
+	l.stop() // deposits it
+	running, err := holder.ReadRunning(filepath.Join(l.sessions(), id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := running.Holder.PID
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGCONT) })
+	l.start()
+	send("Second")
+	listed := func() guestapi.Session {
+		all, err := l.client.List(t.Context())
+		if err != nil || len(all) != 1 {
+			t.Fatalf("%d sessions, %v", len(all), err)
+		}
+		return all[0]
+	}
+	eventually(t, "the second line", func() bool { s := listed(); return s.Hook != nil && s.Hook.Event == "Second" })
+	if err := unix.Kill(pid, unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	l.awaitState(id, berth.SessionRunning)
+	if s := listed(); s.Hook == nil || s.Hook.Event != "Second" {
+		t.Errorf("hook = %+v", s.Hook)
+	}
+	// The next guest must know it too.
+	l.stop()
+	l.start()
+	eventually(t, "it over a restart", func() bool { s := listed(); return s.Hook != nil && s.Hook.Event == "Second" })
 }
 
 func TestConnectionsAreBounded(t *testing.T) {

@@ -54,6 +54,7 @@ type session struct {
 	statedAgent *berth.Agent // the agent that viewers have been told of
 	hook        *guestapi.HookLine
 	hookDrops   int64
+	seq         int64 // of the newest view
 
 	viewers    map[*viewer]struct{}
 	live       *screen.Filter         // of the viewers' stream; nil = nobody looks
@@ -118,7 +119,9 @@ func (s *session) onReport(r screen.Report) {
 
 // view is the session as it goes on the wire. mu is held.
 func (s *session) view() guestapi.Session {
+	s.seq = max(s.seq+1, time.Now().UnixNano())
 	v := guestapi.Session{
+		Seq: s.seq,
 		Session: berth.Session{
 			ID: s.id, Name: s.rec.Name, Argv: s.rec.Argv, Cwd: s.rec.Cwd,
 			EnvNames: s.rec.EnvNames, Withheld: s.rec.Withheld,

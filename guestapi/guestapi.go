@@ -84,6 +84,11 @@ type Session struct {
 	ScreenAt uint64 `json:"screen_at"`
 	// Skipped counts bytes that the screen model skimmed instead of drawing.
 	Skipped uint64 `json:"skipped,omitempty"`
+	// Seq orders the views of one session that one guest gives: the answer of a
+	// call and a line of the event stream can overtake each other. It rises with
+	// each view, also over a restart of the guest while the clock does not step
+	// back; 0 = an older guest, which gives none.
+	Seq int64 `json:"seq,omitempty"`
 }
 
 // SessionList answers GET /v1/sessions.

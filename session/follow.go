@@ -218,8 +218,8 @@ func (r *Registry) see(h *hostState, s guestapi.Session) {
 		r.cfg.Log.Warn("two hosts show one session; the record's host counts", "session", s.ID, "host", h.link.Name, "record", e.host)
 		return
 	}
-	if e.seen != nil && e.seen.Generation > s.Generation {
-		return // a late line about an earlier start
+	if e.seen != nil && (e.seen.Generation > s.Generation || e.round == h.round && e.seen.Seq > s.Seq) {
+		return // late: about an earlier start, or overtaken by a newer line of the same guest
 	}
 	if e.seen != nil && e.seen.Generation < s.Generation {
 		e.hook, e.screen, e.hold = nil, nil, ScreenHold{}

@@ -960,3 +960,26 @@ func TestNewRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestALateAnswer: the answer of a call and the event stream come on two
+// connections, so an older view can come after a newer one.
+func TestALateAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t).run()
+		s := g.create(berth.SessionSpec{})
+		h := g.r.host(berth.LocalHost)
+		g.r.mu.Lock()
+		old := *g.r.sessions[s.ID].seen
+		g.r.mu.Unlock()
+		old.Seq = 7
+		g.guest.change(s.ID, func(v *guestapi.Session) { v.Seq, v.Title = 8, "new" })
+		synctest.Wait()
+		g.r.mu.Lock()
+		g.r.see(h, old)
+		g.r.mu.Unlock()
+		if got := g.get(s.ID).Title; got != "new" {
+			t.Errorf("title = %q", got)
+		}
+		_ = g.stop()
+	})
+}

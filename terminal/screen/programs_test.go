@@ -240,13 +240,16 @@ func TestBash(t *testing.T) {
 }
 
 // TestTmuxInside: a multiplexer as the program, with its own use of regions,
-// queries and modes.
+// queries and modes. tmux takes keys that follow each other within a millisecond
+// for a paste and gives them to its program: assume-paste-time 0 turns that off,
+// since this test types faster than a person.
 func TestTmuxInside(t *testing.T) {
 	m := newTmux(t)
-	r := record(t, "tmux", "-u", "-f", "/dev/null", "-S", filepath.Join(m.dir, "inner"), "new-session", "-s", "in", "exec bash --norc -i")
+	conf := writeFile(t, "tmux.conf", "set -g assume-paste-time 0\n")
+	r := record(t, "tmux", "-u", "-f", conf, "-S", filepath.Join(m.dir, "inner"), "new-session", "-s", "in", "exec bash --norc -i")
 	t.Cleanup(func() {
 		_ = exec.Command("tmux", "-S", filepath.Join(m.dir, "inner"), "kill-server").Run()
 	})
-	r.wait("bash").keys("seq 60\r").wait("60").keys("\x02%").wait("│").keys("seq 100 160; echo do''ne\r").wait("done")
+	r.wait("bash").keys("seq 60\r").wait("59").keys("\x02%").wait("│").keys("seq 100 160; echo do''ne\r").wait("done")
 	checkProgram(t, "tmux", r.snapshot())
 }
