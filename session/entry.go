@@ -59,6 +59,7 @@ type entry struct {
 	due        time.Time // when the store is to be brought up to date; zero = it is
 	wrote      time.Time // last commit of anything
 	wroteAgent time.Time // last commit of an agent's change
+	writing    bool      // a commit runs
 }
 
 // record is the session without regard to whether its host can be reached now.

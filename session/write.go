@@ -16,8 +16,8 @@ import (
 
 // plan says when the store is to be brought up to date. r.mu is held.
 func (r *Registry) plan(e *entry) {
-	if e.creating || e.removing || e.removed {
-		return // the one who does that writes
+	if e.creating || e.removing || e.removed || e.writing {
+		return // the one who does that writes, or plans again
 	}
 	now := time.Now()
 	due := now
@@ -77,7 +77,6 @@ func (r *Registry) flushDue(ctx context.Context, all bool) (next time.Time) {
 		}
 		if err := r.flush(ctx, e); err != nil && ctx.Err() == nil {
 			r.cfg.Log.Error("write a session's record", "session", e.id, "err", err)
-			r.retry(e)
 		}
 	}
 	r.mu.Lock()
@@ -88,14 +87,6 @@ func (r *Registry) flushDue(ctx context.Context, all bool) (next time.Time) {
 		}
 	}
 	return next
-}
-
-// retry plans a write that failed again, not at once: what failed now fails
-// again now.
-func (r *Registry) retry(e *entry) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	e.due = time.Now().Add(softPace)
 }
 
 // flush brings one record up to date. It returns nil when there is nothing to do.
@@ -114,17 +105,35 @@ func (r *Registry) flushLocked(ctx context.Context, e *entry) error {
 		return nil
 	}
 	e.due = time.Time{}
+	e.writing = true // what changes during the commit is planned after it, from its time on
 	target := e.target(r.cfg.Now())
 	stored, terminal, revision, epoch, bad := e.stored, e.terminal, e.revision, e.epoch, e.bad != ""
 	r.mu.Unlock()
 
-	var rec durable.Record
-	var err error
+	rec, wrote, err := r.commit(ctx, e, target, stored, terminal, revision, epoch, bad)
+	r.mu.Lock()
+	e.writing = false
+	switch {
+	case err != nil:
+		e.due = time.Now().Add(softPace) // not at once: what failed now fails again now
+		wake(r.kick)
+	case wrote:
+		r.committed(e, rec, target)
+	default:
+		r.plan(e)
+	}
+	r.mu.Unlock()
+	return r.storeError(err)
+}
+
+// commit makes the record in the store target; wrote = there was something to write.
+func (r *Registry) commit(ctx context.Context, e *entry, target berth.Session, stored *berth.Session,
+	terminal bool, revision, epoch int64, bad bool) (rec durable.Record, wrote bool, err error) {
 	switch {
 	case stored == nil:
 		rec, err = r.begin(ctx, e, target)
 	case terminal && !target.State.Live():
-		return nil // how it ended is on record, and records of the dead do not change
+		return rec, false, nil // how it ended is on record, and records of the dead do not change
 	case terminal:
 		// The store believed that it ended, and the guest shows that it runs: the
 		// directory was away for a while. A terminal record never becomes live
@@ -138,15 +147,11 @@ func (r *Registry) flushLocked(ctx context.Context, e *entry) error {
 			rec, err = r.begin(ctx, e, target)
 		}
 	case differ(*stored, target) == same && !bad:
-		return nil
+		return rec, false, nil
 	default:
 		rec, err = r.change(ctx, e, *stored, target, revision, epoch)
 	}
-	if err != nil {
-		return r.storeError(err)
-	}
-	r.committed(e, rec, target)
-	return nil
+	return rec, err == nil, err
 }
 
 // change writes target over stored. When the record is not at the revision that
@@ -209,10 +214,8 @@ func holder(err error) string {
 }
 
 // committed takes the answer of the store and looks whether the session has
-// moved on meanwhile.
+// moved on meanwhile. r.mu is held.
 func (r *Registry) committed(e *entry, rec durable.Record, target berth.Session) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	now := time.Now()
 	if e.stored == nil || !sameAgent(e.stored.Agent, target.Agent) {
 		e.wroteAgent = now
