@@ -52,6 +52,31 @@ const (
 	CodeKillIncomplete    Code = "kill_incomplete"
 	CodeUncontained       Code = "uncontained"
 	CodeLogGap            Code = "log_gap"
+
+	// Environments and operations.
+	CodePlanChanged         Code = "plan_changed"
+	CodeConsentRequired     Code = "consent_required"
+	CodeReceiptConflict     Code = "receipt_conflict"
+	CodePrerequisiteBlocked Code = "prerequisite_blocked"
+	CodeReloginRequired     Code = "relogin_required"
+	CodeRebootRequired      Code = "reboot_required"
+	CodeElevationDeclined   Code = "elevation_declined"
+	CodeHostStepInvalid     Code = "host_step_invalid"
+	CodeHostStepFailed      Code = "host_step_failed"
+	CodeIdentityMismatch    Code = "identity_mismatch"
+	CodeStopUnconfirmed     Code = "stop_unconfirmed"
+	CodeResourceInUse       Code = "resource_in_use"
+	CodeUnsupported         Code = "unsupported"
+	CodeReleaseInvalid      Code = "release_invalid"
+	CodeReleaseNotFound     Code = "release_not_found"
+	CodeDockerUnreachable   Code = "docker_unreachable"
+	CodePullFailed          Code = "pull_failed"
+	CodeRegistryUnreachable Code = "registry_unreachable"
+	CodeImageNotFound       Code = "image_not_found"
+	CodeDigestMismatch      Code = "digest_mismatch"
+	CodeCheckFailed         Code = "check_failed"
+	CodeOperationLive       Code = "operation_live"
+	CodeOperationCancelled  Code = "operation_cancelled"
 )
 
 // CatalogueEntry says what one code means to each kind of reader.
@@ -126,4 +151,27 @@ var catalogue = [...]CatalogueEntry{
 	{CodeKillIncomplete, 500, ExitFailed, "Some processes of the session are still there.", ""},
 	{CodeUncontained, 409, ExitFailed, "The program has no cgroup of its own here, so processes that left its groups cannot be found for certain.", ""},
 	{CodeLogGap, 410, ExitFailed, "A part of the output was not recorded.", ""},
+	{CodePlanChanged, 409, ExitNeedsPerson, "What would be done is no longer what was approved; nothing was changed.", "look at the new plan and approve it: berth op show"},
+	{CodeConsentRequired, 409, ExitNeedsPerson, "The change needs the consent of a person.", "look at the plan, then repeat with --approve DIGEST, or --yes"},
+	{CodeReceiptConflict, 409, ExitRefused, "The receipt is not for the host step that waits, or was used before.", "read the operation again: berth op show"},
+	{CodePrerequisiteBlocked, 409, ExitNeedsPerson, "The machine lacks something that berth will not change.", "do what the blocker says, then: berth op resume"},
+	{CodeReloginRequired, 409, ExitNeedsPerson, "The new group is not effective in this login yet.", "log out and in again; the operation goes on by itself"},
+	{CodeRebootRequired, 409, ExitNeedsPerson, "The machine must be restarted before the operation can go on.", "restart it; the operation goes on by itself"},
+	{CodeElevationDeclined, 409, ExitNeedsPerson, "The privileged step was declined.", "berth op resume asks again"},
+	{CodeHostStepInvalid, 400, ExitFailed, "The helper refused the request of the privileged step.", "run the berth-hoststep of the same build as the daemon"},
+	{CodeHostStepFailed, 500, ExitFailed, "The privileged step failed.", "mend what its log says, then: berth op resume"},
+	{CodeIdentityMismatch, 409, ExitRefused, "Something of that name is there, and is not what berth made.", "look at it; berth adopts and removes nothing"},
+	{CodeStopUnconfirmed, 409, ExitFailed, "Nobody could confirm that a container stopped; nothing was removed.", "end it by hand, then: berth op resume"},
+	{CodeResourceInUse, 409, ExitRefused, "Something else uses it.", ""},
+	{CodeUnsupported, 422, ExitFailed, "This kind of host cannot do that.", ""},
+	{CodeReleaseInvalid, 400, ExitUsage, "The release document cannot be used.", "mend the field that is named"},
+	{CodeReleaseNotFound, 404, ExitNotFound, "There is no such release for this platform.", "berth engine ls shows what there is"},
+	{CodeDockerUnreachable, 503, ExitFailed, "Docker does not answer.", "berth doctor"},
+	{CodePullFailed, 502, ExitFailed, "The image could not be pulled; what arrived is kept.", "berth op resume goes on from there"},
+	{CodeRegistryUnreachable, 503, ExitFailed, "The registry cannot be reached.", "check the network, then: berth op resume"},
+	{CodeImageNotFound, 404, ExitFailed, "The registry does not have that image.", ""},
+	{CodeDigestMismatch, 502, ExitFailed, "What the registry sent is not what its digest says.", "berth op resume fetches it again"},
+	{CodeCheckFailed, 409, ExitFailed, "The check container did not see the GPU.", "do what the detail says, then: berth op resume"},
+	{CodeOperationLive, 409, ExitRefused, "An operation is not over yet.", "wait for it, or: berth op cancel"},
+	{CodeOperationCancelled, 409, ExitFailed, "The operation was cancelled.", "berth op resume takes it up again"},
 }

@@ -8,16 +8,18 @@ type EventKind string
 // The event kinds. An event is a hint, "this record is now at revision N": the
 // reader asks for the record again. None carries output or a secret.
 const (
-	EventSessionCreated EventKind = "session.created"
-	EventSessionChanged EventKind = "session.changed"
-	EventSessionExited  EventKind = "session.exited"
-	EventSessionLost    EventKind = "session.lost"
-	EventSessionRemoved EventKind = "session.removed"
-	EventSessionAgent   EventKind = "session.agent"
-	EventLeaseExpired   EventKind = "lease.expired"
-	EventDaemonStarted  EventKind = "daemon.started"
-	EventGuestLost      EventKind = "guest.lost"
-	EventGuestReached   EventKind = "guest.reached"
+	EventSessionCreated     EventKind = "session.created"
+	EventSessionChanged     EventKind = "session.changed"
+	EventSessionExited      EventKind = "session.exited"
+	EventSessionLost        EventKind = "session.lost"
+	EventSessionRemoved     EventKind = "session.removed"
+	EventSessionAgent       EventKind = "session.agent"
+	EventLeaseExpired       EventKind = "lease.expired"
+	EventDaemonStarted      EventKind = "daemon.started"
+	EventGuestLost          EventKind = "guest.lost"
+	EventGuestReached       EventKind = "guest.reached"
+	EventOperationChanged   EventKind = "operation.changed"
+	EventEnvironmentChanged EventKind = "environment.changed" // subject: the host
 	// EventGap is never stored: it is what a reader gets whose cursor is older
 	// than what is kept. It should list everything again.
 	EventGap EventKind = "gap"

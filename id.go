@@ -13,10 +13,12 @@ type IDPrefix string
 
 // The prefixes in use. They are part of the wire format and never change.
 const (
-	SessionID IDPrefix = "s"
-	HostID    IDPrefix = "h"
-	LeaseID   IDPrefix = "l"
-	ViewerID  IDPrefix = "v"
+	SessionID   IDPrefix = "s"
+	HostID      IDPrefix = "h"
+	LeaseID     IDPrefix = "l"
+	ViewerID    IDPrefix = "v"
+	OperationID IDPrefix = "op"
+	StepID      IDPrefix = "st"
 )
 
 // idAlphabet is Crockford's base 32 in lower case: its order is the order of

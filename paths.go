@@ -20,6 +20,17 @@ const (
 	DirRuntimeIn   = "run"        // runtime directory where XDG_RUNTIME_DIR is not set
 )
 
+// Names in the machine directory ($XDG_STATE_HOME/berth/machine): what belongs
+// to this user on this machine, however many daemons with state directories of
+// their own there are.
+const (
+	DirMachine       = "machine"
+	FileMachineStore = "machine.db" // SQLite, shared by several daemons: operations, installations
+	DirReleases      = "releases"   // releases that were added, one file an id
+	DirHostSteps     = "hoststeps"  // requests and results of the privileged helper
+	DirCaches        = "caches"     // engines' caches, one directory a release
+)
+
 // Names in the runtime directory ($XDG_RUNTIME_DIR/berth). They are sockets and
 // locks, and are kept short: a socket path has 107 bytes.
 const (
@@ -50,6 +61,7 @@ type Paths struct {
 	State   string // absolute
 	Runtime string // absolute
 	Config  string // absolute path of config.toml
+	Machine string // absolute; shared by all daemons of this user on this machine
 }
 
 // ResolvePaths finds the directories: an explicit value (a flag, else
@@ -75,6 +87,9 @@ func ResolvePaths(flags Paths, getenv func(string) string, home string) (Paths, 
 		Runtime: first(flags.Runtime, getenv("BERTH_RUNTIME_DIR")),
 		Config:  first(flags.Config, getenv("BERTH_CONFIG"), xdg(getenv("XDG_CONFIG_HOME"), "berth/config.toml"), under(home, ".config/berth/config.toml")),
 	}
+	// A state directory of its own does not make a machine of its own: two
+	// daemons must see each other's operations.
+	p.Machine = first(flags.Machine, getenv("BERTH_MACHINE_DIR"), xdg(getenv("XDG_STATE_HOME"), "berth/machine"), under(home, ".local/state/berth/machine"))
 	if p.State == "" {
 		return Paths{}, Errorf(CodeStateDir, "neither --state-dir nor XDG_STATE_HOME nor HOME is set").
 			WithHint("give --state-dir")
@@ -85,7 +100,10 @@ func ResolvePaths(flags Paths, getenv func(string) string, home string) (Paths, 
 	if p.Runtime == "" {
 		p.Runtime = filepath.Join(p.State, DirRuntimeIn)
 	}
-	for _, dir := range []*string{&p.State, &p.Runtime, &p.Config} {
+	if p.Machine == "" {
+		p.Machine = filepath.Join(p.State, DirMachine)
+	}
+	for _, dir := range []*string{&p.State, &p.Runtime, &p.Config, &p.Machine} {
 		if *dir == "" {
 			continue
 		}
@@ -139,3 +157,6 @@ func (p Paths) DaemonSocket() string { return filepath.Join(p.Runtime, SocketDae
 
 // GuestSocket is where the local guest answers.
 func (p Paths) GuestSocket() string { return filepath.Join(p.Runtime, SocketGuest) }
+
+// MachineStore is the database that all daemons of this user share.
+func (p Paths) MachineStore() string { return filepath.Join(p.Machine, FileMachineStore) }
