@@ -10,7 +10,7 @@ GO    := go
 export GOFLAGS := -buildvcs=false
 
 .DEFAULT_GOAL := help
-.PHONY: help up build test lint unit bench fuzz test-long clean tools packages golden
+.PHONY: help up build test lint unit bench fuzz test-long clean tools packages golden lab lab-down
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -22,8 +22,8 @@ build: ## build the static binaries into bin/
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
 
-test: packages tools lint build ## everything that CI runs: install what is needed, lint, build, fuzz, test with -race
-	./scripts/fuzz 30s FuzzFrameReader FuzzCreateRequest FuzzHookLines FuzzSettings
+test: packages tools lab lint build ## everything that CI runs: install what is needed, lint, build, fuzz, test with -race
+	./scripts/fuzz 30s FuzzFrameReader FuzzCreateRequest FuzzHookLines FuzzSettings FuzzRelease FuzzParseRequest
 	$(TOOLS)/gotestsum --format pkgname-and-test-fails -- -race -timeout 15m $(TESTFLAGS) ./...
 
 unit: ## the tests alone, without -race and without installing anything
@@ -58,6 +58,12 @@ $(TOOLS)/gotestsum $(TOOLS)/golangci-lint: tools/go.mod tools/go.sum
 	@mkdir -p $(TOOLS)
 	cd tools && $(GO) build -o ../$(TOOLS)/ gotest.tools/gotestsum github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@touch $(TOOLS)/gotestsum $(TOOLS)/golangci-lint
+
+lab: packages ## prepare the Docker daemons that tests use, under .lab/
+	@./scripts/lab prepare
+
+lab-down: ## end every daemon of the lab
+	@./scripts/lab down
 
 clean: ## remove what was built; the daemon and its sessions are not touched
 	rm -rf $(BIN) $(TOOLS) .bench

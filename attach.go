@@ -218,6 +218,32 @@ func ParseFrame(msg []byte) (Frame, error) {
 	return Frame{Type: FrameType(msg[0]), Body: msg[1:]}, nil
 }
 
+// ReadMessage appends what r gives until its end to buf, which grows as needed
+// and may be nil: one WebSocket message, into a buffer that the next one uses
+// again. The caller has bounded r.
+func ReadMessage(buf []byte, r io.Reader) ([]byte, error) {
+	if cap(buf) == 0 {
+		buf = make([]byte, 0, firstMessage)
+	}
+	for {
+		n, err := r.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if errors.Is(err, io.EOF) {
+			return buf, nil
+		}
+		if err != nil {
+			return buf, err
+		}
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+	}
+}
+
+// firstMessage is the first size of a buffer for messages: a thousand viewers
+// who only type need no more.
+const firstMessage = 1 << 10
+
 // AppendMessage appends the frame as a WebSocket message.
 func (f Frame) AppendMessage(dst []byte) []byte {
 	return append(append(dst, byte(f.Type)), f.Body...)

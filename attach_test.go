@@ -180,3 +180,34 @@ func TestProblemDocumentGivesTheErrorBack(t *testing.T) {
 		t.Errorf("%+v", doc)
 	}
 }
+
+// oneByte gives its bytes one at a time, and the last with the end.
+type oneByte struct{ data []byte }
+
+func (o *oneByte) Read(p []byte) (int, error) {
+	if len(o.data) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p[:1], o.data)
+	if o.data = o.data[n:]; len(o.data) == 0 {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func TestReadMessageUsesItsBufferAgain(t *testing.T) {
+	var buf []byte
+	for _, size := range []int{0, 1, 1023, 1024, 1025, 100_000, 3} {
+		want := bytes.Repeat([]byte("x"), size)
+		var err error
+		if buf, err = berth.ReadMessage(buf[:0], &oneByte{want}); err != nil || !bytes.Equal(buf, want) {
+			t.Errorf("a message of %d bytes: %d, %v", size, len(buf), err)
+		}
+	}
+	if got, err := berth.ReadMessage([]byte("ab"), bytes.NewReader([]byte("cd"))); err != nil || string(got) != "abcd" {
+		t.Errorf("behind what is there: %q, %v", got, err)
+	}
+	if _, err := berth.ReadMessage(nil, iotest.ErrReader(io.ErrNoProgress)); !errors.Is(err, io.ErrNoProgress) {
+		t.Errorf("a failure: %v", err)
+	}
+}

@@ -139,8 +139,10 @@ type DockerFacts struct {
 	LiveRestore     bool              `json:"live_restore,omitempty"`
 	Running         int               `json:"running"`                    // containers
 	Service         string            `json:"service,omitempty"`          // active, inactive, failed, …; "" = no systemd
+	OnDemand        bool              `json:"on_demand,omitempty"`        // systemd listens in its place and starts it when it is asked
 	Pools           []string          `json:"pools,omitempty"`            // configured default address pools
 	Networks        []string          `json:"networks,omitempty"`         // subnets in use
+	Conflicts       []string          `json:"conflicts,omitempty"`        // installed packages beside which Docker's own cannot be installed
 	DaemonJSON      string            `json:"daemon_json"`                // absent, ok, unreadable or invalid
 	DaemonJSONKeys  map[string]string `json:"daemon_json_keys,omitempty"` // those that berth looks at, as JSON
 }

@@ -26,6 +26,7 @@ var rooms = []room{
 	{"durable/sqlite", []string{"", "durable"}, "one leaf for each backend; backends never meet"},
 	{"durable/durabletest", []string{"", "durable"}, "the conformance suite judges the contract, not a backend"},
 	{"guestapi", []string{""}, "what both ends of the guest protocol share must drag neither end along"},
+	{"hoststep", nil, "what root runs is read in an hour: it imports nothing of berth"},
 	{"client", []string{""}, "the public SDK is usable without anything of the daemon"},
 	{"process", []string{""}, "who a process is, is needed by the smallest program"},
 	{"process/scope", []string{""}, "only who talks to systemd links D-Bus"},
@@ -37,17 +38,23 @@ var rooms = []room{
 	{"host", []string{""}, "a driver opens a stream; all else goes through the guest"},
 	{"host/local", []string{"", "host", "process", "process/scope"}, "one leaf for each driver"},
 	{"session", []string{"", "durable", "guestapi", "terminal/screen"}, "the registry asks guests; it never touches a holder or a PTY"},
+	{"environment", []string{"", "durable", "guestapi"}, "it sees a host only through the guest, and Docker, registries and the host step only through what it declares"},
+	{"container", []string{"", "durable", "process"}, "it speaks to Docker through a dial function; whose host it is, it does not know"},
+	{"engine", []string{""}, "a release is a document: who pulls and who judges come to it, never the other way"},
 	// floor 3
 	{"internal/server", []string{"", "guestapi", "durable", "terminal/screen"}, "a door declares what it needs; the daemon hands it in"},
 	// floor 4
 	{"internal/cli", []string{"", "client"}, "the command line does nothing that the API cannot do"},
 	{"internal/daemon", []string{"*"}, "the one composition"},
+	// real parts for the tests of all rooms; linked into none
+	{"internal/lab", []string{""}, "a part of the lab must not lean on what it is there to test"},
 	// drives the real binaries; all of it is tests
 	{"e2e", nil, "it sees what a user sees; its tests may use the SDK"},
 	// mains
 	{"cmd/berth", []string{"", "internal/cli"}, "mains parse, build, run and exit"},
 	{"cmd/berth-daemon", []string{"", "internal/daemon"}, "mains parse, build, run and exit"},
 	{"cmd/berth-guest", []string{"", "guest", "process/scope"}, "mains parse, build, run and exit"},
+	{"cmd/berth-hoststep", []string{"hoststep"}, "mains parse, build, run and exit"},
 	{"cmd/berth-holder", []string{"", "holder"}, "mains parse, build, run and exit"},
 }
 

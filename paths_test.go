@@ -53,13 +53,17 @@ func TestResolvePaths(t *testing.T) {
 		env   map[string]string
 		want  berth.Paths
 	}{
-		"home alone":              {env: nil, want: berth.Paths{State: "/home/u/.local/state/berth", Runtime: "/home/u/.local/state/berth/run", Config: "/home/u/.config/berth/config.toml"}},
-		"XDG":                     {env: map[string]string{"XDG_STATE_HOME": "/s", "XDG_RUNTIME_DIR": "/r", "XDG_CONFIG_HOME": "/c"}, want: berth.Paths{State: "/s/berth", Runtime: "/r/berth", Config: "/c/berth/config.toml"}},
-		"relative XDG is ignored": {env: map[string]string{"XDG_STATE_HOME": "s"}, want: berth.Paths{State: "/home/u/.local/state/berth", Runtime: "/home/u/.local/state/berth/run", Config: "/home/u/.config/berth/config.toml"}},
-		"environment beats XDG":   {env: map[string]string{"XDG_STATE_HOME": "/s", "XDG_RUNTIME_DIR": "/r", "BERTH_STATE_DIR": "/bs", "BERTH_RUNTIME_DIR": "/br", "BERTH_CONFIG": "/bc"}, want: berth.Paths{State: "/bs", Runtime: "/br", Config: "/bc"}},
-		"flags beat environment":  {flags: berth.Paths{State: "/fs", Runtime: "/fr", Config: "/fc"}, env: map[string]string{"BERTH_STATE_DIR": "/bs", "BERTH_RUNTIME_DIR": "/br"}, want: berth.Paths{State: "/fs", Runtime: "/fr", Config: "/fc"}},
+		"home alone":              {env: nil, want: berth.Paths{State: "/home/u/.local/state/berth", Runtime: "/home/u/.local/state/berth/run", Config: "/home/u/.config/berth/config.toml", Machine: "/home/u/.local/state/berth/machine"}},
+		"XDG":                     {env: map[string]string{"XDG_STATE_HOME": "/s", "XDG_RUNTIME_DIR": "/r", "XDG_CONFIG_HOME": "/c"}, want: berth.Paths{State: "/s/berth", Runtime: "/r/berth", Config: "/c/berth/config.toml", Machine: "/s/berth/machine"}},
+		"relative XDG is ignored": {env: map[string]string{"XDG_STATE_HOME": "s"}, want: berth.Paths{State: "/home/u/.local/state/berth", Runtime: "/home/u/.local/state/berth/run", Config: "/home/u/.config/berth/config.toml", Machine: "/home/u/.local/state/berth/machine"}},
+		"environment beats XDG":   {env: map[string]string{"XDG_STATE_HOME": "/s", "XDG_RUNTIME_DIR": "/r", "BERTH_STATE_DIR": "/bs", "BERTH_RUNTIME_DIR": "/br", "BERTH_CONFIG": "/bc"}, want: berth.Paths{State: "/bs", Runtime: "/br", Config: "/bc", Machine: "/s/berth/machine"}},
+		"flags beat environment":  {flags: berth.Paths{State: "/fs", Runtime: "/fr", Config: "/fc"}, env: map[string]string{"BERTH_STATE_DIR": "/bs", "BERTH_RUNTIME_DIR": "/br"}, want: berth.Paths{State: "/fs", Runtime: "/fr", Config: "/fc", Machine: "/home/u/.local/state/berth/machine"}},
 		// Two berths with two state directories would otherwise meet on one socket.
-		"a given state directory keeps its own sockets": {flags: berth.Paths{State: "/fs"}, env: map[string]string{"XDG_RUNTIME_DIR": "/r"}, want: berth.Paths{State: "/fs", Runtime: "/fs/run", Config: "/home/u/.config/berth/config.toml"}},
+		"a given state directory keeps its own sockets": {flags: berth.Paths{State: "/fs"}, env: map[string]string{"XDG_RUNTIME_DIR": "/r"}, want: berth.Paths{State: "/fs", Runtime: "/fs/run", Config: "/home/u/.config/berth/config.toml", Machine: "/home/u/.local/state/berth/machine"}},
+		// Two daemons of one user must see each other's operations.
+		"a given state directory shares the machine": {flags: berth.Paths{State: "/fs"}, env: map[string]string{"XDG_STATE_HOME": "/s"}, want: berth.Paths{State: "/fs", Runtime: "/fs/run", Config: "/home/u/.config/berth/config.toml", Machine: "/s/berth/machine"}},
+		"machine directory of the environment":       {env: map[string]string{"BERTH_MACHINE_DIR": "/bm", "XDG_STATE_HOME": "/s"}, want: berth.Paths{State: "/s/berth", Runtime: "/s/berth/run", Config: "/home/u/.config/berth/config.toml", Machine: "/bm"}},
+		"machine directory of the flags":             {flags: berth.Paths{Machine: "/fm"}, env: map[string]string{"BERTH_MACHINE_DIR": "/bm"}, want: berth.Paths{State: "/home/u/.local/state/berth", Runtime: "/home/u/.local/state/berth/run", Config: "/home/u/.config/berth/config.toml", Machine: "/fm"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := berth.ResolvePaths(tc.flags, func(k string) string { return tc.env[k] }, "/home/u")

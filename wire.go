@@ -1,6 +1,10 @@
 package berth
 
-import "time"
+import (
+	"net/url"
+	"strconv"
+	"time"
+)
 
 // Bounds of the API and of the guest protocol, in bytes.
 const (
@@ -63,6 +67,27 @@ type LogRequest struct {
 	FromStart  bool          // take the first byte kept instead of From
 	Limit      int           // in bytes; 0 = MaxLogChunk
 	Wait       time.Duration // when nothing is there yet: how long to wait for it
+}
+
+// Query gives the request as query parameters of GET log, which are the same at
+// the daemon and at a guest: generation, from or from_start, limit, wait_ms.
+func (r LogRequest) Query() url.Values {
+	q := url.Values{}
+	if r.Generation != 0 {
+		q.Set("generation", strconv.Itoa(r.Generation))
+	}
+	if r.FromStart {
+		q.Set("from_start", "true")
+	} else {
+		q.Set("from", strconv.FormatUint(r.From, 10))
+	}
+	if r.Limit != 0 {
+		q.Set("limit", strconv.Itoa(r.Limit))
+	}
+	if r.Wait > 0 {
+		q.Set("wait_ms", strconv.FormatInt(r.Wait.Milliseconds(), 10))
+	}
+	return q
 }
 
 // LogChunk answers it. On the wire Data is the body and the rest are the

@@ -350,7 +350,7 @@ class Berth(CommandPeer):
         for k in list(self.env):
             if k.startswith('BERTH_') or k == 'XDG_RUNTIME_DIR':
                 del self.env[k]
-        self.env.update(BERTH_STATE_DIR=tmp + '/s', BERTH_RUNTIME_DIR=tmp + '/r')
+        self.env.update(BERTH_STATE_DIR=tmp + '/s', BERTH_RUNTIME_DIR=tmp + '/r', BERTH_MACHINE_DIR=tmp + '/m')
         self._b('up')
 
     def _b(self, *a):

@@ -15,23 +15,8 @@ import (
 
 // Log reads output. See berth.LogChunk for its errors.
 func (c *Client) Log(ctx context.Context, ref string, r berth.LogRequest) (chunk berth.LogChunk, err error) {
-	q := url.Values{}
-	if r.Generation != 0 {
-		q.Set("generation", strconv.Itoa(r.Generation))
-	}
-	if r.FromStart {
-		q.Set("from_start", "true")
-	} else {
-		q.Set("from", strconv.FormatUint(r.From, 10))
-	}
-	if r.Limit != 0 {
-		q.Set("limit", strconv.Itoa(r.Limit))
-	}
-	if r.Wait > 0 {
-		q.Set("wait_ms", strconv.FormatInt(r.Wait.Milliseconds(), 10))
-	}
 	_, err = c.do(ctx, call{
-		method: http.MethodGet, path: sessionPath(ref, "/log"), query: q, timeout: r.Wait + c.timeout,
+		method: http.MethodGet, path: sessionPath(ref, "/log"), query: r.Query(), timeout: r.Wait + c.timeout,
 		answer: func(resp *http.Response) error {
 			chunk, err = readChunk(resp)
 			return err

@@ -101,33 +101,13 @@ func (l *daemonLink) read() (berth.Frame, error) {
 	if err != nil {
 		return berth.Frame{}, readError(err)
 	}
-	if l.buf, err = readInto(l.buf[:0], r); err != nil {
+	if l.buf, err = berth.ReadMessage(l.buf[:0], r); err != nil {
 		return berth.Frame{}, readError(err)
 	}
 	if typ != websocket.MessageBinary {
 		return berth.Frame{}, berth.Errorf(berth.CodeDaemonUnreachable, "the daemon sent a text message on an attach")
 	}
 	return berth.ParseFrame(l.buf)
-}
-
-// readInto reads r to its end behind what is in buf, and grows buf as needed.
-func readInto(buf []byte, r io.Reader) ([]byte, error) {
-	if cap(buf) == 0 {
-		buf = make([]byte, 0, 4<<10)
-	}
-	for {
-		n, err := r.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
-		if errors.Is(err, io.EOF) {
-			return buf, nil
-		}
-		if err != nil {
-			return buf, err
-		}
-		if len(buf) == cap(buf) {
-			buf = append(buf, 0)[:len(buf)]
-		}
-	}
 }
 
 // readError says what the end of a connection means.

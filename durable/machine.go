@@ -25,9 +25,12 @@ type Machine[S, E any] struct {
 	// network. An error refuses the event: nothing is committed.
 	Reduce func(s S, in Input[E]) (Step[S], error)
 	// Answers reports whether e is of the kind that answers an effect of that
-	// kind. What answers no pending effect is dropped.
+	// kind. What answers no pending effect is dropped. An event that Failed made
+	// answers every kind and is not asked about.
 	Answers func(effect string, e E) bool
-	// Failed makes the event for an effect that failed.
+	// Failed makes the event for an effect that failed, or, with the kind "" or
+	// that of the effect that was pending, for a record that could not be
+	// reconciled. A reducer that refuses it leaves its record where it is.
 	Failed func(effect string, err *berth.Error) E
 }
 
@@ -35,7 +38,9 @@ type Machine[S, E any] struct {
 type Input[E any] struct {
 	Event E
 	At    time.Time // of the runner's clock, UTC
-	// Effect is the one that the event answers; nil = it comes from outside.
+	// Effect is the one that the event answers; nil = it comes from outside, or
+	// from a recovery: a Reconciled event answers an effect only when a reducer
+	// planned that effect, of kind EffectReconcile.
 	Effect *Effect
 	// Revision of the record before this event.
 	Revision int64
@@ -50,9 +55,14 @@ type Step[S any] struct {
 	// work runs, and the answer of that work still counts at the new revision.
 	// Without it pending effects are superseded: their contexts are cancelled,
 	// and their answers change nothing. (The effect that the event answers is
-	// done either way.)
+	// done either way.) Of what a recovery finds and the reducer keeps: a
+	// completed effect is done all the same, an absent one is performed again, an
+	// unknown one waits for an event from outside.
 	Keep bool
-	// Terminal and BusyKey of the record after this step; BusyKey "" frees it.
+	// Terminal and BusyKey of the record after this step; BusyKey "" frees it. A
+	// terminal step plans nothing. A record that has ended gets events from
+	// outside all the same: refusing them, noting something or becoming live
+	// again is the reducer's decision.
 	Terminal bool
 	BusyKey  string
 	// Events to append to the sequence with the commit.
@@ -64,6 +74,13 @@ type EffectPlan struct {
 	Kind string
 	Data json.RawMessage // what the performer needs; nil = nothing
 }
+
+// EffectReconcile is the kind of effect that a reducer plans to have a record
+// looked at again, as when a failed one is resumed. The Runner hands it to
+// Performer.Reconcile with no finding; the event of it answers the effect, so
+// Machine.Answers must know the two as a pair. After a crash it is done again
+// without an Inspect: a look changes nothing.
+const EffectReconcile = "reconcile"
 
 // EffectStatus is where an effect stands in the ledger.
 //
@@ -89,15 +106,16 @@ func (s EffectStatus) Pending() bool {
 
 // Effect is one row of the ledger.
 type Effect struct {
-	ID       string // "REVISION.N": of the commit that planned it, and its place in it
-	Kind     string
-	Data     json.RawMessage
-	Status   EffectStatus
-	Revision int64 // that issued it
+	ID       string          `json:"id"` // "REVISION.N": of the commit that planned it, and its place in it, from 1
+	Kind     string          `json:"kind"`
+	Data     json.RawMessage `json:"data,omitempty"`
+	Status   EffectStatus    `json:"status"`
+	Revision int64           `json:"revision"` // that issued it
 	// Performer is who started it; zero while planned.
-	Performer berth.Identity
-	Progress  *berth.Progress // the last one; nil = none
-	Error     string          // of a failed or unknown one
+	Performer berth.Identity  `json:"performer,omitzero"`
+	Progress  *berth.Progress `json:"progress,omitempty"` // the last one; nil = none
+	Error     string          `json:"error,omitempty"`    // of a failed or unknown one
+	Result    json.RawMessage `json:"result,omitempty"`   // of a done one: its answer, as JSON; nil = none
 }
 
 // Act is an effect being performed.

@@ -25,6 +25,9 @@ func (b Begin) Validate() error {
 	if err := validState(b.Schema, b.State); err != nil {
 		return err
 	}
+	if err := validPlan(b.Effects, b.Terminal); err != nil {
+		return err
+	}
 	return validDrafts(b.Events, true)
 }
 
@@ -61,6 +64,9 @@ func (c Change) Validate() error {
 	if err := validState(c.Schema, c.State); err != nil {
 		return err
 	}
+	if err := c.Ledger.validate(c.Terminal); err != nil {
+		return err
+	}
 	return validDrafts(c.Events, true)
 }
 
@@ -69,11 +75,14 @@ func (c Change) Apply(cur Record, owner berth.Identity, now time.Time) (Record, 
 	if err := guard(cur, c.Revision, c.Epoch); err != nil {
 		return Record{}, err
 	}
-	if cur.Terminal {
+	if cur.Terminal && !c.Reopen {
 		return Record{}, berth.Errorf(berth.CodeConflict, "%s %s has ended and changes no more", cur.Kind, cur.ID).WithFact("holder", cur.ID)
 	}
 	next := cur
 	next.Revision++
+	if cur.Terminal && cur.Owner != owner {
+		next.Epoch++ // what the other process still has running is fenced off
+	}
 	next.Schema, next.State = c.Schema, c.State
 	next.Owner = owner
 	next.BusyKey, next.Terminal = c.BusyKey, c.Terminal

@@ -2,8 +2,10 @@
 // the event sequence, leases. It knows no noun: what a state means is the
 // business of the room that wrote it.
 //
-// Its store half is here; the machine half (reducers, effects, ledger,
-// recovery) comes with its first user.
+// It has two halves. A Store keeps; what it may accept is decided in rules.go,
+// ledger.go, inbox.go, archive.go and hold.go, the same for every store. A Runner
+// turns a pure Machine and a Performer into work that a crash at any point does
+// not lose and does not do twice.
 package durable
 
 import (
@@ -52,6 +54,7 @@ type Begin struct {
 	Fingerprint    string // of the request, see Fingerprint; needed with a key
 	BusyKey        string // unique over all live records; "" = none
 	Terminal       bool
+	Effects        []EffectPlan // planned with the beginning
 	Events         []EventDraft
 }
 
@@ -62,8 +65,18 @@ type Change struct {
 	Schema          int
 	State           []byte
 	BusyKey         string // "" releases it; keep it by giving it again
-	Terminal        bool   // a terminal record never becomes live again
-	Events          []EventDraft
+	Terminal        bool   // a terminal record changes no more, but for Reopen
+	// Reopen permits the change of a terminal record, which may make it live
+	// again; its busy key is then looked at as at a beginning. When another
+	// process wrote it last the epoch rises, as at a takeover.
+	Reopen bool
+	// Ledger is what becomes of the effects; nil leaves them all.
+	Ledger *LedgerChange
+	// Message is the one in the inbox of the record that this change settles,
+	// with the new revision; 0 = none. When it has its outcome already, or is
+	// gone, the change is CodeConflict or CodeNotFound.
+	Message int64
+	Events  []EventDraft
 }
 
 // EventDraft is an event before the store gave it a place in the sequence. In a
@@ -121,7 +134,10 @@ type LeaseRequest struct {
 //   - CodeConflict: same idempotency key with another fingerprint, a busy key
 //     that a live record holds, an ID that exists (fact "holder": the id of the
 //     record in the way), a change or takeover of a terminal record, a removal
-//     of a live one.
+//     of a live one, an effect that is not pending, a second outcome of a
+//     message, an inbox that is full.
+//   - CodeOperationLive: an archive of a record that has not ended (fact
+//     "holder").
 //   - CodeHeld: the lease belongs to another principal (facts "principal",
 //     "expires_at").
 //   - CodeStoreFailed: an I/O or fsync error. Whether that write took effect is
@@ -135,6 +151,8 @@ type LeaseRequest struct {
 // A refused write changes nothing and publishes nothing. What a method returns
 // belongs to the caller.
 type Store interface {
+	// Owner is the process that the store stamps on its writes.
+	Owner() berth.Identity
 	// Begin makes a record at revision 0. With an idempotency key that exists
 	// and the same fingerprint it answers that record and created = false.
 	Begin(ctx context.Context, b Begin) (rec Record, created bool, err error)
@@ -149,6 +167,37 @@ type Store interface {
 	Get(ctx context.Context, kind, id string) (Record, error)
 	List(ctx context.Context, q Query) (Page, error)
 
+	// Effects is the ledger of a record in the order of planning.
+	Effects(ctx context.Context, kind, id string) ([]Effect, error)
+	// MarkEffect moves one pending effect. It is CodeFenced when the record has
+	// another epoch or when another process wrote it last. The performer of one
+	// that starts is stamped.
+	MarkEffect(ctx context.Context, kind, id string, epoch int64, m EffectMark) (Effect, error)
+	// Own adds resource ids to those that a live record owns, with the guard of
+	// MarkEffect and without a new revision. Ids that it owns already are fine.
+	Own(ctx context.Context, kind, id string, epoch int64, resources ...string) error
+	// Owned lists them in the order in which they were added.
+	Owned(ctx context.Context, kind, id string) ([]string, error)
+
+	// Post puts an event into the inbox of a record. Its owner is woken.
+	Post(ctx context.Context, p Post) (seq int64, err error)
+	// Inbox lists the messages that wait for records of the kind which this
+	// process wrote last, the oldest first, at most MaxPage.
+	Inbox(ctx context.Context, kind string) ([]Message, error)
+	// Message shows one, with its outcome once there is one.
+	Message(ctx context.Context, seq int64) (Message, error)
+	// Settle gives a message its outcome. The first one counts; so a sender that
+	// stops waiting settles its own, and knows that nobody acts on it later.
+	Settle(ctx context.Context, seq int64, o Outcome) error
+
+	// Archive puts terminal records away, with their ledgers and owned ids, all
+	// or none. Their ids and idempotency keys are free then.
+	Archive(ctx context.Context, a ArchiveRequest) (Archive, error)
+	// Archives lists those of a kind, the oldest first; Archived reads one, in
+	// the order of the beginnings.
+	Archives(ctx context.Context, kind string) ([]Archive, error)
+	Archived(ctx context.Context, kind, stamp string) ([]ArchivedRecord, error)
+
 	// Publish appends events that belong to no record change and answers the
 	// newest sequence number.
 	Publish(ctx context.Context, events ...EventDraft) (last int64, err error)
@@ -156,14 +205,16 @@ type Store interface {
 	// most limit (0 or more than MaxPage = MaxPage). A cursor beyond the newest
 	// event is CodeInvalidArgument.
 	Events(ctx context.Context, after int64, limit int) (EventPage, error)
-	// Watch gives a channel that receives after every commit with events. It
-	// has room for one wake-up; several commits may be one. It is closed when
-	// ctx ends or the store is closed. A wake-up is a hint: reading Events is
-	// the truth.
+	// Watch gives a channel that receives after every commit with events, and
+	// after every message and its outcome. It has room for one wake-up; several
+	// commits may be one. It is closed when ctx ends or the store is closed. A
+	// wake-up is a hint and may come for nothing: reading Events or Inbox is the
+	// truth.
 	Watch(ctx context.Context) <-chan struct{}
 	// Prune drops events beyond berth.EventsKept and berth.EventsKeptFor, always
 	// the oldest ones, so what is kept has no hole. It also forgets the names of
-	// leases that ended longer ago than that.
+	// leases that ended longer ago than that, and messages older than
+	// MessagesKeptFor.
 	Prune(ctx context.Context) (dropped int64, err error)
 
 	// Acquire takes a free or expired lease with an epoch higher than any that

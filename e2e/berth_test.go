@@ -90,7 +90,7 @@ func (h *house) runtime() string { return filepath.Join(h.dir, "r") }
 // command makes a command of berth with this house's directories.
 func (h *house) command(args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(h.ctx, filepath.Join(h.bin, "berth"), args...)
-	cmd.Env = append(cleanEnv(), "BERTH_STATE_DIR="+h.state(), "BERTH_RUNTIME_DIR="+h.runtime(), "BERTH_CONFIG="+filepath.Join(h.dir, "config.toml"))
+	cmd.Env = append(cleanEnv(), "BERTH_STATE_DIR="+h.state(), "BERTH_RUNTIME_DIR="+h.runtime(), "BERTH_CONFIG="+filepath.Join(h.dir, "config.toml"), "BERTH_MACHINE_DIR="+filepath.Join(h.dir, "m"))
 	cmd.Env = append(cmd.Env, h.env...)
 	return cmd
 }

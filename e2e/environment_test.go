@@ -30,7 +30,7 @@ func TestSecretsStayOut(t *testing.T) {
 		k, v, _ := strings.Cut(line, "=")
 		env[k] = v
 	}
-	for _, name := range []string{"MY_TOKEN", "CLAUDECODE", "TMUX", "BERTH_STATE_DIR", "BERTH_RUNTIME_DIR", "BERTH_CONFIG", "BERTH_READY_FD"} {
+	for _, name := range []string{"MY_TOKEN", "CLAUDECODE", "TMUX", "BERTH_STATE_DIR", "BERTH_RUNTIME_DIR", "BERTH_CONFIG", "BERTH_MACHINE_DIR", "BERTH_READY_FD"} {
 		if v, ok := env[name]; ok {
 			t.Errorf("the program has %s=%s", name, v)
 		}

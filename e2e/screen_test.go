@@ -177,7 +177,7 @@ func quoted(argv []string) string {
 
 // terminalEnv lets a shell in a terminal find this house.
 func (h *house) terminalEnv() []string {
-	return []string{"BERTH_STATE_DIR=" + h.state(), "BERTH_RUNTIME_DIR=" + h.runtime(), "BERTH_CONFIG=" + filepath.Join(h.dir, "config.toml")}
+	return []string{"BERTH_STATE_DIR=" + h.state(), "BERTH_RUNTIME_DIR=" + h.runtime(), "BERTH_CONFIG=" + filepath.Join(h.dir, "config.toml"), "BERTH_MACHINE_DIR=" + filepath.Join(h.dir, "m")}
 }
 
 func (h *house) attachLine(name string) string {

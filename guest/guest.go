@@ -348,6 +348,7 @@ func (g *Guest) info() guestapi.Info {
 		Features: []string{
 			guestapi.FeatureSessions, guestapi.FeatureEvents, guestapi.FeatureHooks,
 			guestapi.FeatureSSHAgent, guestapi.FeatureRetire, guestapi.FeatureTimes, guestapi.FeatureDirect,
+			guestapi.FeatureExec, guestapi.FeatureFiles, guestapi.FeatureDial,
 		},
 		Identity: self, BootID: g.bootID,
 		UptimeMS: uptime().Milliseconds(), Now: g.now().UTC(), Unreadable: []guestapi.Unreadable{},

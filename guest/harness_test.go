@@ -62,7 +62,7 @@ func runTests(m *testing.M) (int, error) {
 const patience = 60 * time.Second
 
 // eventually waits until f is true.
-func eventually(t *testing.T, what string, f func() bool) {
+func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
@@ -79,7 +79,7 @@ func eventually(t *testing.T, what string, f func() bool) {
 
 // lab is one state and runtime directory with the guests that serve it.
 type lab struct {
-	t       *testing.T
+	t       testing.TB
 	dir     string
 	client  *guestapi.Client
 	logs    *syncBuffer
@@ -110,19 +110,24 @@ func (b *syncBuffer) String() string {
 }
 
 // newLab makes an empty lab; its sessions are killed and removed at the end.
-func newLab(t *testing.T) *lab {
+func newLab(t testing.TB) *lab {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "b") // t.TempDir is too long for a socket's path
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := &lab{t: t, dir: dir, logs: &syncBuffer{}}
+	l.reconnect()
+	t.Cleanup(l.close)
+	return l
+}
+
+// reconnect makes a new client in the place of one that was closed.
+func (l *lab) reconnect() {
 	l.client = guestapi.NewClient(func(ctx context.Context) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", filepath.Join(l.runtime(), berth.SocketGuest))
 	})
-	t.Cleanup(l.close)
-	return l
 }
 
 func (l *lab) sessions() string { return filepath.Join(l.dir, "s") }
@@ -342,7 +347,7 @@ func (l *lab) awaitScreen(id, text string) berth.Screen {
 
 // watcher collects what one viewer is sent.
 type watcher struct {
-	t      *testing.T
+	t      testing.TB
 	stream *guestapi.AttachStream
 	Hello  berth.AttachHello
 

@@ -3,9 +3,12 @@ package guest
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"math/rand/v2"
+	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -377,5 +380,22 @@ func TestScreenNeverHoldsMoreThanTheFilter(t *testing.T) {
 				t.Fatalf("%q: the screen waits with %d bytes, the filter with %d", trace, s.Pending(), f.Pending())
 			}
 		}
+	}
+}
+
+// Both doors of berth answer errors in one form.
+func TestAProblemIsTheRootsProblem(t *testing.T) {
+	w := httptest.NewRecorder()
+	err := berth.Errorf(berth.CodeOffsetGone, "gone").WithFact("kept_from", "7")
+	writeProblem(w, err)
+	var got berth.ProblemDocument
+	if jerr := json.Unmarshal(w.Body.Bytes(), &got); jerr != nil {
+		t.Fatal(jerr)
+	}
+	if want := berth.NewProblem(err); !reflect.DeepEqual(got, want) || got.Type != "urn:berth:problem:offset_gone" || w.Code != want.Status {
+		t.Errorf("the guest answers %+v, want %+v", got, want)
+	}
+	if ct := w.Header().Get("Content-Type"); ct != berth.ProblemType {
+		t.Errorf("content type %q", ct)
 	}
 }

@@ -29,11 +29,12 @@ const (
 type server struct {
 	g      *Guest
 	retire func()
+	execs  chan struct{} // a place for each program of an exec that runs
 }
 
 // newServer makes the server, and counts its handlers while they run.
 func newServer(g *Guest, retire func()) (*http.Server, *handlerCount) {
-	s := &server{g: g, retire: retire}
+	s := &server{g: g, retire: retire, execs: make(chan struct{}, maxExecs)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/info", s.info)
 	mux.HandleFunc("GET /v1/events", s.events)
@@ -50,6 +51,7 @@ func newServer(g *Guest, retire func()) (*http.Server, *handlerCount) {
 	mux.HandleFunc("POST /v1/sessions/{id}/signal", s.signal)
 	mux.HandleFunc("POST /v1/sessions/{id}/kill", s.kill)
 	mux.HandleFunc("POST /v1/sessions/{id}/input", s.input)
+	s.machineRoutes(mux)
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
 	protocols.SetHTTP1(true) // for viewers that take a connection over
@@ -315,17 +317,22 @@ func (s *server) stream(w http.ResponseWriter, r *http.Request, a *attachment, s
 // a newer client may send them.
 func decode(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return berth.Errorf(berth.CodeTooLarge, "the request is larger than %d bytes", limit)
-	case err != nil:
-		return berth.Errorf(berth.CodeInvalidArgument, "read the request: %w", err)
+	if err != nil {
+		return bodyError(err, limit)
 	}
 	if err := json.Unmarshal(data, v); err != nil {
 		return berth.Errorf(berth.CodeInvalidArgument, "the request is not the JSON that is expected: %w", err)
 	}
 	return nil
+}
+
+// bodyError says why a body could not be read.
+func bodyError(err error, limit int64) error {
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return berth.Errorf(berth.CodeTooLarge, "the request is larger than %d bytes", limit)
+	}
+	return berth.Errorf(berth.CodeInvalidArgument, "read the request: %w", err)
 }
 
 func answer(w http.ResponseWriter, status int, v any) {
@@ -344,19 +351,16 @@ func problem(w http.ResponseWriter, r *http.Request, err error) {
 	if ctxErr := r.Context().Err(); ctxErr != nil && errors.Is(err, ctxErr) {
 		err = berth.Errorf(berth.CodeInterrupted, "the caller stopped waiting: %w", ctxErr)
 	}
-	writeProblem(w, berth.AsError(err))
+	writeProblem(w, err)
 }
 
-func writeProblem(w http.ResponseWriter, e *berth.Error) {
-	p := berth.ProblemDocument{Type: "about:blank", Code: e.Code, Detail: e.Detail, Hint: e.Hint, Facts: e.Facts, Status: http.StatusInternalServerError}
-	if entry, ok := berth.Catalogue(e.Code); ok {
-		p.Title, p.Status = entry.Meaning, entry.Status
-	}
+func writeProblem(w http.ResponseWriter, err error) {
+	p := berth.NewProblem(err)
 	data, err := json.Marshal(p)
 	if err != nil { // cannot be: strings and numbers alone
 		data = []byte(`{"code":"internal"}`)
 	}
-	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Content-Type", berth.ProblemType)
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(append(data, '\n')) // a client that went away is no failure of ours
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync"
 	"time"
 
 	"berth"
@@ -24,6 +25,9 @@ type Client struct {
 	transport *http.Transport
 	closed    context.Context
 	stop      context.CancelFunc
+
+	mu      sync.Mutex // orders the last spawn before Close
+	streams sync.WaitGroup
 }
 
 const (
@@ -70,9 +74,24 @@ func NewClient(dial func(ctx context.Context) (net.Conn, error)) *Client {
 // Close ends its idle connections and refuses further calls. Calls and streams
 // that run now are broken off.
 func (c *Client) Close() error {
+	c.mu.Lock()
 	c.stop()
+	c.mu.Unlock()
 	c.transport.CloseIdleConnections()
+	c.streams.Wait()
 	return nil
+}
+
+// spawn runs f in a goroutine that Close waits for. false = the client is
+// closed and f does not run.
+func (c *Client) spawn(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed.Err() != nil {
+		return false
+	}
+	c.streams.Go(f)
+	return true
 }
 
 // call bounds ctx by the client's life. The returned function must be called
@@ -263,26 +282,6 @@ const (
 	HeaderEnded      = "Berth-Ended"
 )
 
-// LogQuery gives the request as query parameters of GET log.
-func LogQuery(r berth.LogRequest) url.Values {
-	q := url.Values{}
-	if r.Generation != 0 {
-		q.Set("generation", strconv.Itoa(r.Generation))
-	}
-	if r.FromStart {
-		q.Set("from", "start")
-	} else {
-		q.Set("from", strconv.FormatUint(r.From, 10))
-	}
-	if r.Limit != 0 {
-		q.Set("limit", strconv.Itoa(r.Limit))
-	}
-	if r.Wait > 0 {
-		q.Set("wait_ms", strconv.FormatInt(r.Wait.Milliseconds(), 10))
-	}
-	return q
-}
-
 // Log reads output.
 func (c *Client) Log(ctx context.Context, id string, r berth.LogRequest) (berth.LogChunk, error) {
 	path, err := sessionPath(id, "/log")
@@ -291,7 +290,7 @@ func (c *Client) Log(ctx context.Context, id string, r berth.LogRequest) (berth.
 	}
 	ctx, done := c.call(ctx)
 	defer done()
-	resp, err := c.send(ctx, http.MethodGet, path, LogQuery(r), nil)
+	resp, err := c.send(ctx, http.MethodGet, path, r.Query(), nil)
 	if err != nil {
 		return berth.LogChunk{}, err
 	}
@@ -399,10 +398,11 @@ func ParseLogQuery(q url.Values) (berth.LogRequest, error) {
 		return r, err
 	}
 	r.Wait = time.Duration(wait) * time.Millisecond
-	switch text := q.Get("from"); text {
-	case "", "start":
-		r.FromStart = true
-	default:
+	text := q.Get("from")
+	// Without from the log begins at its start; "start" is what daemons wrote
+	// before there was from_start.
+	r.FromStart = q.Get("from_start") == "true" || text == "" || text == "start"
+	if !r.FromStart {
 		if r.From, err = strconv.ParseUint(text, 10, 64); err != nil {
 			return r, berth.Errorf(berth.CodeInvalidArgument, "from %q is not a number", text)
 		}

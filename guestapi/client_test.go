@@ -160,9 +160,15 @@ func TestQueriesSurviveTheWire(t *testing.T) {
 		t.Errorf("%+v became %+v", want, got)
 	}
 	for _, r := range []berth.LogRequest{{Generation: 2, From: 5, Limit: 10, Wait: time.Second}, {FromStart: true}} {
-		got, err := ParseLogQuery(LogQuery(r))
+		got, err := ParseLogQuery(r.Query())
 		if err != nil || got != r {
 			t.Errorf("%+v became %+v, %v", r, got, err)
+		}
+	}
+	// What a daemon of before from_start wrote, and a query by hand.
+	for _, old := range []string{"from=start", ""} {
+		if got, err := ParseLogQuery(mustQuery(t, old)); err != nil || !got.FromStart {
+			t.Errorf("%q is not the start of the log: %+v, %v", old, got, err)
 		}
 	}
 	for _, bad := range []string{"cols=0&rows=5", "cols=-1", "offset=x", "offset=-1", "generation=99999999999", "size_policy=mine"} {

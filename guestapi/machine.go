@@ -17,13 +17,38 @@ const (
 	MaxFileRead    = 8 << 20
 	MaxFileWrite   = 8 << 20
 	MaxDirEntries  = 10_000
+	MaxPath        = 4096 // bytes of a path
+	// ExecTimeout is that of an exec that names none.
+	ExecTimeout = 30 * time.Second
 )
+
+// Network is a kind of socket that a guest dials.
+type Network string
+
+// The networks.
+const (
+	NetworkUnix Network = "unix" // the address is an absolute path
+	NetworkTCP  Network = "tcp"  // the address is HOST:PORT
+)
+
+// Valid reports whether the network is one of the above.
+func (n Network) Valid() bool { return n == NetworkUnix || n == NetworkTCP }
+
+// DialContentType is the type of a dialled stream. What the client sends are the
+// bytes as they are, and its end is half a close. What the guest sends are
+// pieces: a four-byte big-endian length, at most MaxDialPiece, and that many
+// bytes. A length of 0 says that the far end has sent its last byte; the other
+// direction goes on. A stream that ends without it was cut.
+const DialContentType = "application/vnd.berth.dial"
+
+// MaxDialPiece bounds one piece, in bytes.
+const MaxDialPiece = 64 << 10
 
 // Exec is the body of POST /v1/exec. The program is started directly, never
 // through a shell, in its own process group, which is ended with it.
 type Exec struct {
 	Argv []string `json:"argv"` // Argv[0]: absolute, or a name looked up in the PATH of Env
-	// Env is the whole environment, NAME=VALUE. Nil = PATH of the system
+	// Env is the whole environment, NAME=VALUE. None = PATH of the system
 	// directories, LANG=C.UTF-8 and HOME; nothing of the guest's own reaches it.
 	Env       []string `json:"env,omitempty"`
 	Cwd       string   `json:"cwd,omitempty"` // "" = /
@@ -32,15 +57,17 @@ type Exec struct {
 	MaxOutput int      `json:"max_output,omitempty"` // of each stream; 0 = MaxExecOutput; what is more is dropped from the middle
 }
 
-// ExecResult answers it. A program that is not there is CodeCommandNotFound.
+// ExecResult answers it. A program that is not there or cannot be executed is
+// CodeCommandNotFound, one in a directory that may not be searched CodeForbidden.
+// How it ended is no error, and neither is its timeout.
 type ExecResult struct {
 	Code      int    `json:"code"`             // -1 when a signal ended it
 	Signal    string `json:"signal,omitempty"` // "SIGKILL"
 	TimedOut  bool   `json:"timed_out,omitempty"`
 	Stdout    []byte `json:"stdout"`
 	Stderr    []byte `json:"stderr"`
-	Truncated bool   `json:"truncated,omitempty"`
-	Path      string `json:"path"` // of the program that ran
+	Truncated bool   `json:"truncated,omitempty"` // the middle of a stream was dropped
+	Path      string `json:"path"`                // of the program that ran
 	ElapsedMS int64  `json:"elapsed_ms"`
 }
 
@@ -59,7 +86,7 @@ const (
 // FileInfo describes a path. A path that is not there is CodeNotFound, one that
 // may not be looked at CodeForbidden: the two are never one.
 type FileInfo struct {
-	Path    string    `json:"path"`
+	Path    string    `json:"path"` // as it was asked for; bytes that are not UTF-8 show as U+FFFD
 	Type    FileType  `json:"type"`
 	Size    int64     `json:"size"`
 	Mode    uint32    `json:"mode"` // permission bits, and 0o7000
@@ -72,6 +99,18 @@ type FileInfo struct {
 // Space answers GET /v1/files/space.
 type Space struct {
 	Path       string `json:"path"`       // nearest ancestor that exists
-	FreeBytes  int64  `json:"free_bytes"` // for the guest's user
+	FreeBytes  int64  `json:"free_bytes"` // for any user: what is reserved for root is not counted
 	TotalBytes int64  `json:"total_bytes"`
+}
+
+// FileContent answers GET /v1/files. Info.Size is the length of Data: what /proc
+// and /sys say of their files before they are read is no length.
+type FileContent struct {
+	Info FileInfo `json:"info"`
+	Data []byte   `json:"data"`
+}
+
+// DirList answers GET /v1/files/list: sorted by name, links not followed.
+type DirList struct {
+	Entries []FileInfo `json:"entries"` // never nil
 }

@@ -107,6 +107,7 @@ func setup(env *testscript.Env) error {
 		"BERTH_STATE_DIR":   filepath.Join(house, "s"),
 		"BERTH_RUNTIME_DIR": filepath.Join(house, "r"),
 		"BERTH_CONFIG":      filepath.Join(house, "config.toml"),
+		"BERTH_MACHINE_DIR": filepath.Join(house, "m"),
 		"HOME":              home,
 		"PATH":              programs + ":" + os.Getenv("PATH"),
 		"OTHER":             other,
@@ -257,7 +258,7 @@ func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 		}
 	}
 	for _, name := range []string{
-		"BERTH_STATE_DIR", "BERTH_RUNTIME_DIR", "BERTH_CONFIG", "HOME", "PATH", "TERM", "LANG", "SHELL", "NO_COLOR", "TMPDIR",
+		"BERTH_STATE_DIR", "BERTH_RUNTIME_DIR", "BERTH_CONFIG", "BERTH_MACHINE_DIR", "HOME", "PATH", "TERM", "LANG", "SHELL", "NO_COLOR", "TMPDIR",
 	} {
 		if value := ts.Getenv(name); value != "" {
 			cmd.Env = append(cmd.Env, name+"="+value)

@@ -4,6 +4,7 @@ package durabletest
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,33 +31,52 @@ type FaultConfig struct {
 	// berth.EventsKept and berth.EventsKeptFor.
 	EventsKept    int64
 	EventsKeptFor time.Duration
+	// Yield comes before each call that reads or writes; a simulation decides
+	// in it who goes on. nil = nothing.
+	Yield func()
 }
 
 // Fault is a durable.Store in memory that fails when it is told to. A failure is
-// as final as that of a disk; Reopen is the restart after it.
+// as final as that of a disk; Reopen is the restart after it, Join another
+// process beside it.
 type Fault struct {
 	cfg    FaultConfig
 	failed chan struct{}
+	c      *content
 
-	mu       sync.Mutex
-	c        *content
+	// Guarded by c.mu:
 	closed   bool
-	writes   int // begun on this opening, the failing one included
-	failAt   int // the write that fails; 0 = none
+	nudge    bool // the write that runs wakes the watchers without an event
+	writes   int  // begun on this opening, the failing one included
+	failAt   int  // the write that fails; 0 = none
 	effect   Effect
 	cause    error // why it failed; nil = it did not
-	watchers map[chan struct{}]func() bool
+	watchers []watcher
+}
+
+// watcher is a channel of Watch and what ends the wait for its context.
+type watcher struct {
+	c    chan struct{}
+	stop func() bool
 }
 
 var _ durable.Store = (*Fault)(nil)
 
 // content is what outlives an opening.
 type content struct {
+	mu   sync.Mutex
+	open []*Fault
+
 	records []*durable.Record // by their beginning; a removed one is nil
 	events  []berth.Event
 	last    int64
 	holds   map[string]durable.Hold
 	floor   int64 // highest epoch of a forgotten name
+
+	ledger   map[key][]durable.Effect
+	owned    map[key][]string
+	messages []*durable.Message // by number; a forgotten one is nil
+	archives []archived
 }
 
 // NewFault makes an empty store.
@@ -77,11 +97,18 @@ func NewFault(cfg FaultConfig) *Fault {
 	if cfg.EventsKeptFor == 0 {
 		cfg.EventsKeptFor = berth.EventsKeptFor
 	}
-	return open(cfg, &content{holds: map[string]durable.Hold{}})
+	return open(cfg, &content{
+		holds:  map[string]durable.Hold{},
+		ledger: map[key][]durable.Effect{}, owned: map[key][]string{},
+	})
 }
 
 func open(cfg FaultConfig, c *content) *Fault {
-	return &Fault{cfg: cfg, c: c, failed: make(chan struct{}), watchers: map[chan struct{}]func() bool{}}
+	f := &Fault{cfg: cfg, c: c, failed: make(chan struct{})}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open = append(c.open, f)
+	return f
 }
 
 // Reopen closes f and opens what it held, as another process would. The new
@@ -89,23 +116,32 @@ func open(cfg FaultConfig, c *content) *Fault {
 // restart of the machine.
 func (f *Fault) Reopen(owner berth.Identity) *Fault {
 	_ = f.Close() // in memory it cannot fail
+	return f.Join(owner)
+}
+
+// Join opens what f holds a second time, as another process does that shares the
+// file. Each opening fails for itself.
+func (f *Fault) Join(owner berth.Identity) *Fault {
 	cfg := f.cfg
 	cfg.Owner = owner
 	return open(cfg, f.c)
 }
 
+// Owner is the identity that is stamped on every write.
+func (f *Fault) Owner() berth.Identity { return f.cfg.Owner }
+
 // FailWrite makes the n-th write from now fail; 1 = the next. A call that is
 // refused writes nothing and does not count. It replaces what was asked before.
 func (f *Fault) FailWrite(n int, e Effect) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.c.mu.Lock()
+	defer f.c.mu.Unlock()
 	f.failAt, f.effect = f.writes+n, e
 }
 
 // Writes counts the writes of this opening, so that a test can fail each in turn.
 func (f *Fault) Writes() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.c.mu.Lock()
+	defer f.c.mu.Unlock()
 	return f.writes
 }
 
@@ -114,14 +150,15 @@ func (f *Fault) Failed() <-chan struct{} { return f.failed }
 
 // Close ends the store for its callers; Reopen gives the content back.
 func (f *Fault) Close() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.c.mu.Lock()
+	defer f.c.mu.Unlock()
 	f.closed = true
-	for c, stop := range f.watchers {
-		stop()
-		close(c)
+	f.c.open = slices.DeleteFunc(f.c.open, func(o *Fault) bool { return o == f })
+	for _, w := range f.watchers {
+		w.stop()
+		close(w.c)
 	}
-	clear(f.watchers)
+	f.watchers = nil
 	return nil
 }
 
@@ -145,10 +182,17 @@ func interrupted(cause error) error {
 	return berth.Errorf(berth.CodeInterrupted, "the store was not asked: %w", cause)
 }
 
+func (f *Fault) yield() {
+	if f.cfg.Yield != nil {
+		f.cfg.Yield()
+	}
+}
+
 // view runs a read.
 func (f *Fault) view(ctx context.Context, fn func(durable.Moment) error) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.yield()
+	f.c.mu.Lock()
+	defer f.c.mu.Unlock()
 	if err := f.usable(ctx); err != nil {
 		return err
 	}
@@ -158,12 +202,14 @@ func (f *Fault) view(ctx context.Context, fn func(durable.Moment) error) error {
 // update runs a write: decide refuses it or gives what it does and the events
 // that go with it. Nothing is changed before all is decided.
 func (f *Fault) update(ctx context.Context, decide func(durable.Moment) (act func(), events []durable.EventDraft, err error)) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.yield()
+	f.c.mu.Lock()
+	defer f.c.mu.Unlock()
 	if err := f.usable(ctx); err != nil {
 		return err
 	}
 	now := f.now()
+	f.nudge = false
 	act, events, err := decide(now)
 	if err != nil || act == nil {
 		return err
@@ -179,7 +225,7 @@ func (f *Fault) update(ctx context.Context, decide func(durable.Moment) (act fun
 		close(f.failed)
 		return f.cause
 	}
-	if len(events) > 0 {
+	if len(events) > 0 || f.nudge {
 		f.wake()
 	}
 	return nil
@@ -193,10 +239,12 @@ func (f *Fault) publish(events []durable.EventDraft, now durable.Moment) {
 }
 
 func (f *Fault) wake() {
-	for c := range f.watchers {
-		select {
-		case c <- struct{}{}:
-		default:
+	for _, o := range f.c.open { // in their order: a simulation replays
+		for _, w := range o.watchers {
+			select {
+			case w.c <- struct{}{}:
+			default:
+			}
 		}
 	}
 }

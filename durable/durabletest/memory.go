@@ -3,6 +3,7 @@ package durabletest
 import (
 	"bytes"
 	"context"
+	"slices"
 	"sort"
 	"strconv"
 	"time"
@@ -70,7 +71,13 @@ func (f *Fault) Begin(ctx context.Context, b durable.Begin) (rec durable.Record,
 		}
 		created = true
 		kept := copied(rec)
-		return func() { f.c.records = append(f.c.records, &kept) }, durable.EventsOf(rec, b.Events), nil
+		planned := cloneEffects(durable.Planned(b.Effects, 0))
+		return func() {
+			f.c.records = append(f.c.records, &kept)
+			if len(planned) > 0 {
+				f.c.ledger[keyOf(kept)] = planned
+			}
+		}, durable.EventsOf(rec, b.Events), nil
 	})
 	if err != nil {
 		return durable.Record{}, false, err
@@ -115,9 +122,23 @@ func (f *Fault) changeIf(ctx context.Context, c durable.Change, allowed func(dur
 		if err := f.c.busy(next); err != nil {
 			return nil, nil, err
 		}
+		ledger, err := f.c.applied(c.Ledger, next)
+		if err != nil {
+			return nil, nil, err
+		}
+		settle := func() {}
+		if c.Message != 0 {
+			if settle, err = f.settling(c.Message, &next, durable.Outcome{Revision: next.Revision}, now); err != nil {
+				return nil, nil, err
+			}
+		}
 		rec = copied(next)
 		kept := copied(next)
-		return func() { f.c.records[i] = &kept }, durable.EventsOf(next, c.Events), nil
+		return func() {
+			f.c.records[i] = &kept
+			ledger()
+			settle()
+		}, durable.EventsOf(next, c.Events), nil
 	})
 	if err != nil {
 		return durable.Record{}, err
@@ -138,7 +159,7 @@ func (f *Fault) Remove(ctx context.Context, kind, id string, revision, epoch int
 		if err := copied(*cur).Removable(revision, epoch); err != nil {
 			return nil, nil, err
 		}
-		return func() { f.c.records[i] = nil }, durable.EventsOf(*cur, events), nil
+		return func() { f.c.forget(i) }, durable.EventsOf(*cur, events), nil
 	})
 }
 
@@ -250,20 +271,22 @@ func (f *Fault) Events(ctx context.Context, after int64, limit int) (page durabl
 // Watch gives wake-ups, see durable.Store.
 func (f *Fault) Watch(ctx context.Context) <-chan struct{} {
 	c := make(chan struct{}, 1)
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.c.mu.Lock()
+	defer f.c.mu.Unlock()
 	if f.closed || ctx.Err() != nil {
 		close(c)
 		return c
 	}
-	f.watchers[c] = context.AfterFunc(ctx, func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if _, ok := f.watchers[c]; ok {
-			delete(f.watchers, c)
+	stop := context.AfterFunc(ctx, func() {
+		f.c.mu.Lock()
+		defer f.c.mu.Unlock()
+		i := slices.IndexFunc(f.watchers, func(w watcher) bool { return w.c == c })
+		if i >= 0 {
+			f.watchers = slices.Delete(f.watchers, i, i+1)
 			close(c)
 		}
 	})
+	f.watchers = append(f.watchers, watcher{c, stop})
 	return c
 }
 
@@ -279,6 +302,7 @@ func (f *Fault) Prune(ctx context.Context) (dropped int64, err error) {
 		dropped = int64(n)
 		return func() {
 			f.c.events = append([]berth.Event(nil), f.c.events[n:]...)
+			f.c.pruneMessages(now)
 			for name, h := range f.c.holds {
 				if !h.Taken() && h.Ended.Before(oldest) {
 					f.c.floor = max(f.c.floor, h.Epoch)

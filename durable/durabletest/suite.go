@@ -12,15 +12,17 @@ import (
 	"berth/durable"
 )
 
+type suiteTest struct {
+	name string
+	run  func(*testing.T, durable.Store)
+}
+
 // Run tests that a store keeps the contract of durable.Store. open makes an
 // empty store for one test; the suite closes it. The suite knows a store by its
 // contract alone and takes time as it is: what needs a clock put forward, a
 // restart or a failing disk is for each store's own tests.
 func Run(t *testing.T, open func(t *testing.T) durable.Store) {
-	for _, test := range []struct {
-		name string
-		run  func(*testing.T, durable.Store)
-	}{
+	for _, test := range append([]suiteTest{
 		{"BeginAndGet", testBeginAndGet},
 		{"BeginIsIdempotent", testBeginIsIdempotent},
 		{"BeginConflicts", testBeginConflicts},
@@ -57,7 +59,7 @@ func Run(t *testing.T, open func(t *testing.T) durable.Store) {
 
 		{"CancelledContext", testCancelledContext},
 		{"Closed", testClosed},
-	} {
+	}, machineTests...) {
 		t.Run(test.name, func(t *testing.T) {
 			s := open(t)
 			t.Cleanup(func() {

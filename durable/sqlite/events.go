@@ -34,7 +34,7 @@ func (t *txn) publish(events []durable.EventDraft) (last int64, err error) {
 			return 0, err
 		}
 	}
-	t.published = true
+	t.wakes = true
 	return last, nil
 }
 
@@ -133,6 +133,9 @@ func (t *txn) prune(cfg Config) (dropped int64, err error) {
 		return 0, err
 	}
 	if _, err := t.do.raiseFloor.ExecContext(t.ctx, oldest); err != nil {
+		return 0, err
+	}
+	if _, err := t.do.pruneInbox.ExecContext(t.ctx, t.now.Wall.Add(-durable.MessagesKeptFor).UnixNano()); err != nil {
 		return 0, err
 	}
 	_, err = t.do.forgetNames.ExecContext(t.ctx, oldest)

@@ -7,8 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-
-	"berth"
 )
 
 // The schema's version is read from the bytes of the files, before SQLite sees
@@ -167,8 +165,7 @@ func refuseNewer(path string, known int64) (version int64, err error) {
 		return 0, unusable(path, err)
 	}
 	if version > known {
-		return 0, berth.Errorf(berth.CodeStoreNewer, "%s was written by a newer berth: its schema is %d, this one knows up to %d; nothing was touched", path, version, known).
-			WithFact("path", path).WithFact("schema", fmt.Sprint(version)).WithFact("known", fmt.Sprint(known))
+		return 0, newer(path, version, known)
 	}
 	return version, nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"reflect"
 	"testing"
@@ -107,7 +108,89 @@ func (w *twins) change(t *rapid.T) durable.Change {
 		BusyKey: key(t, "busy"), Terminal: rapid.IntRange(0, 3).Draw(t, "end") == 0, Events: drafts(t),
 	}
 	c.Revision, c.Epoch = w.aim(t, c.ID)
+	c.Reopen = rapid.Bool().Draw(t, "reopen")
+	if rapid.IntRange(0, 3).Draw(t, "message") == 0 {
+		c.Message = 1 + small(t, "seq")
+	}
+	if rapid.Bool().Draw(t, "ledger") {
+		c.Ledger = &durable.LedgerChange{
+			Keep: rapid.Bool().Draw(t, "keep"), Progress: map[string]berth.Progress{"0.1": {Done: small(t, "done")}},
+		}
+		if !c.Terminal {
+			c.Ledger.Plan = plans(t)
+		}
+		if rapid.Bool().Draw(t, "answered") {
+			c.Ledger.Answered = &durable.EffectMark{ID: w.effect(t, c.ID), Status: rapid.SampledFrom([]durable.EffectStatus{durable.EffectDone, durable.EffectFailed}).Draw(t, "status")}
+		}
+	}
 	return c
+}
+
+func plans(t *rapid.T) []durable.EffectPlan {
+	return rapid.SampledFrom([][]durable.EffectPlan{nil, {{Kind: "e"}}, {{Kind: "e", Data: []byte(`1`)}, {Kind: "f"}}}).Draw(t, "plan")
+}
+
+// effect is the id of one, most often one that is there.
+func (w *twins) effect(t *rapid.T, id string) string {
+	effects, err := w.mem.Effects(t.Context(), "thing", id)
+	if err != nil || len(effects) == 0 || rapid.IntRange(0, 4).Draw(t, "miss") == 0 {
+		return durable.EffectID(small(t, "revision"), int(1+small(t, "n")))
+	}
+	return rapid.SampledFrom(effects).Draw(t, "effect").ID
+}
+
+// machineActions are what a durable.Runner asks.
+func (w *twins) machineActions() map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
+		"mark": func(t *rapid.T) {
+			id := thing(t)
+			_, epoch := w.aim(t, id)
+			m := durable.EffectMark{
+				ID: w.effect(t, id), Error: key(t, "error"),
+				Status: rapid.SampledFrom([]durable.EffectStatus{durable.EffectStarted, durable.EffectUnknown, durable.EffectDone, durable.EffectFailed}).Draw(t, "status"),
+			}
+			if rapid.Bool().Draw(t, "progress") {
+				m.Progress = &berth.Progress{Stage: "s", Done: small(t, "done")}
+			}
+			w.both(t, "mark", func(s durable.Store) (any, error) { return s.MarkEffect(t.Context(), "thing", id, epoch, m) })
+		},
+		"own": func(t *rapid.T) {
+			id, things := thing(t), []string{key(t, "own") + "1", key(t, "own") + "2"}
+			_, epoch := w.aim(t, id)
+			w.both(t, "own", func(s durable.Store) (any, error) { return nil, s.Own(t.Context(), "thing", id, epoch, things...) })
+		},
+		"post": func(t *rapid.T) {
+			p := durable.Post{Kind: "thing", ID: thing(t), Event: []byte(`{}`), Expected: small(t, "expected")}
+			w.both(t, "post", func(s durable.Store) (any, error) { return s.Post(t.Context(), p) })
+		},
+		"settle": func(t *rapid.T) {
+			seq, o := 1+small(t, "seq"), durable.Outcome{Revision: small(t, "revision")}
+			w.both(t, "settle", func(s durable.Store) (any, error) { return nil, s.Settle(t.Context(), seq, o) })
+		},
+		"archive": func(t *rapid.T) {
+			a := durable.ArchiveRequest{Kind: "thing", BusyKey: key(t, "busy"), Events: []durable.EventDraft{{Kind: "k.away", Subject: "z"}}}
+			if rapid.Bool().Draw(t, "ids") {
+				a.IDs = []string{thing(t)}
+			}
+			w.both(t, "archive", func(s durable.Store) (any, error) { return s.Archive(t.Context(), a) })
+		},
+	}
+}
+
+// compareMachine reads what belongs to records.
+func (w *twins) compareMachine(t *rapid.T) {
+	for _, id := range []string{"a", "b", "c"} {
+		w.both(t, "effects", func(s durable.Store) (any, error) { return s.Effects(t.Context(), "thing", id) })
+		w.both(t, "owned", func(s durable.Store) (any, error) { return s.Owned(t.Context(), "thing", id) })
+	}
+	w.both(t, "inbox", func(s durable.Store) (any, error) { return s.Inbox(t.Context(), "thing") })
+	for seq := range int64(6) {
+		w.both(t, "message", func(s durable.Store) (any, error) { return s.Message(t.Context(), seq) })
+	}
+	archives := w.both(t, "archives", func(s durable.Store) (any, error) { return s.Archives(t.Context(), "thing") }).([]durable.Archive)
+	for _, a := range archives {
+		w.both(t, "archived", func(s durable.Store) (any, error) { return s.Archived(t.Context(), "thing", a.Stamp) })
+	}
 }
 
 func (w *twins) actions() map[string]func(*rapid.T) {
@@ -117,6 +200,9 @@ func (w *twins) actions() map[string]func(*rapid.T) {
 				Kind: rapid.SampledFrom([]string{"thing", "other"}).Draw(t, "kind"), ID: thing(t), State: []byte(`{}`),
 				IdempotencyKey: key(t, "key"), Fingerprint: rapid.SampledFrom([]string{"f", "g"}).Draw(t, "print"),
 				BusyKey: key(t, "busy"), Terminal: rapid.IntRange(0, 5).Draw(t, "end") == 0, Events: drafts(t),
+			}
+			if !b.Terminal {
+				b.Effects = plans(t)
 			}
 			w.both(t, "begin", func(s durable.Store) (any, error) {
 				r, created, err := s.Begin(t.Context(), b)
@@ -211,6 +297,7 @@ func (w *twins) compare(t *rapid.T) {
 	for _, after := range []int64{1, last / 2, last, last + 1} {
 		w.both(t, "events", func(s durable.Store) (any, error) { return s.Events(t.Context(), after, 5) })
 	}
+	w.compareMachine(t)
 	w.both(t, "leases", func(s durable.Store) (any, error) { return s.Leases(t.Context()) })
 	for _, name := range []string{"a", "b", "c"} {
 		w.both(t, "lease", func(s durable.Store) (any, error) { return s.Lease(t.Context(), name) })
@@ -235,7 +322,9 @@ func TestFileAndMemoryAgree(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		w := newTwins(r, t.TempDir())
 		defer func() { _ = w.file.Close() }()
-		r.Repeat(w.actions())
+		actions := w.actions()
+		maps.Copy(actions, w.machineActions())
+		r.Repeat(actions)
 		w.compare(r)
 	})
 }

@@ -40,6 +40,8 @@ func TestMain(m *testing.M) {
 		serve(os.Getenv(pathVar), os.Getenv(socketVar))
 	case roleHolder:
 		hold(os.Getenv(socketVar))
+	case roleWriter:
+		writeShared(os.Getenv(pathVar))
 	case roleKeeper:
 		keepDisk(os.Getenv(dirVar), os.Getenv(imageVar))
 	default:

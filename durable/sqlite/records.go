@@ -25,7 +25,9 @@ const (
 
 // queries are those of the read pool.
 type queries struct {
-	record, list, listKind, listLive, lastSeq, events, hold, holds *sql.Stmt
+	record, exists, list, listKind, listLive, lastSeq, events, hold, holds *sql.Stmt
+
+	effects, owned, inbox, message, archives, archived *sql.Stmt
 
 	all prepared
 }
@@ -43,6 +45,13 @@ func prepareQueries(ctx context.Context, db *sql.DB) (queries, error) {
 		{&q.list, `SELECT num, ` + recordColumns + ` FROM records WHERE (?1 = '' OR kind = ?1) AND (?2 = 0 OR terminal = 0)` + page},
 		{&q.listKind, `SELECT num, ` + recordColumns + ` FROM records INDEXED BY records_kind WHERE kind = ?1 AND ?2 = 0` + page},
 		{&q.listLive, `SELECT num, ` + recordColumns + ` FROM records INDEXED BY records_live WHERE kind = ?1 AND ?2 = 1 AND terminal = 0` + page},
+		{&q.exists, `SELECT 1 FROM records WHERE kind = ? AND id = ?`},
+		{&q.effects, selectEffects + orderEffects},
+		{&q.owned, selectOwned},
+		{&q.inbox, selectMessages + ` WHERE i.outcome = '' AND r.kind = ? AND r.owner = ? ORDER BY i.seq LIMIT ?`},
+		{&q.message, selectMessages + ` WHERE i.seq = ?`},
+		{&q.archives, `SELECT stamp, COUNT(*) FROM archived WHERE kind = ? GROUP BY stamp ORDER BY stamp`},
+		{&q.archived, `SELECT body, ` + recordColumns + ` FROM archived WHERE kind = ? AND stamp = ? ORDER BY num`},
 		{&q.lastSeq, selectLastSeq},
 		{&q.events, `SELECT seq, kind, subject, revision, at FROM events WHERE seq > ? ORDER BY seq LIMIT ?`},
 		{&q.hold, selectHold},
@@ -143,6 +152,9 @@ func (t *txn) begin(b durable.Begin, owner berth.Identity) (durable.Record, bool
 	if err != nil {
 		return old, false, err
 	}
+	if err := t.plan(r, durable.Planned(b.Effects, r.Revision)); err != nil {
+		return old, false, err
+	}
 	_, err = t.publish(durable.EventsOf(r, b.Events))
 	return r, true, err
 }
@@ -175,10 +187,18 @@ func (t *txn) change(c durable.Change, owner berth.Identity) (durable.Record, er
 	if err := t.busy(next); err != nil {
 		return cur, err
 	}
-	err = t.one(t.do.change, next.Revision, next.Schema, next.State, t.owner, next.BusyKey, next.Terminal, next.Updated.UnixNano(),
-		cur.Kind, cur.ID, cur.Revision, cur.Epoch)
+	err = t.one(t.do.change, next.Revision, next.Epoch, next.Schema, next.State, t.owner, next.BusyKey, next.Terminal, next.Updated.UnixNano(),
+		cur.Kind, cur.ID, cur.Revision, cur.Epoch, cur.Terminal)
 	if err != nil {
 		return cur, err
+	}
+	if err := t.ledger(c.Ledger, next); err != nil {
+		return cur, err
+	}
+	if c.Message != 0 {
+		if err := t.settle(c.Message, &next, durable.Outcome{Revision: next.Revision}); err != nil {
+			return cur, err
+		}
 	}
 	_, err = t.publish(durable.EventsOf(next, c.Events))
 	return next, err

@@ -28,7 +28,8 @@ import (
 
 const (
 	// busyTimeout is how long a write waits for another process that has the
-	// file locked: a backup, or a person with sqlite3. Nothing of berth does.
+	// file locked: a backup, a person with sqlite3, the other daemons of a
+	// shared store.
 	busyTimeout = 5 * time.Second
 	// readers is the size of the read pool. Reads are short; more connections
 	// than this would only wait for the same two or four cores.
@@ -41,6 +42,10 @@ const (
 type Config struct {
 	Path  string         // of the database, absolute; its directory exists
 	Owner berth.Identity // of this process, stamped on every write
+	// Shared says that several processes have the file open. Watch then wakes
+	// for the commits of the others too, within about 200 ms; no two have the
+	// same Owner.
+	Shared bool
 	// Now is the wall clock, for created, updated and events; nil = time.Now.
 	Now func() time.Time
 	// Boottime is the time since the boot of Owner.BootID, the time asleep
@@ -89,8 +94,11 @@ func boottime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// Store is a durable.Store in a file. One process has it open at a time, once:
-// the daemon, which locks the state directory before. (Any close of the file in
+// Store is a durable.Store in a file. A process has it open once. Unless it is
+// Shared only one process has: the daemon, which locks the state directory
+// before. What several processes write is as ordered as what one writes: each
+// transaction takes the file's write lock before it reads, and the counters of
+// events and epochs are in the file. (Any close of the file in
 // the same process, also that of Open's look at the header, gives up the POSIX
 // locks that the process has on it.)
 type Store struct {
@@ -108,6 +116,9 @@ type Store struct {
 	do   statements
 
 	ask queries // of read
+
+	known     int64          // the newest schema that this program knows
+	following sync.WaitGroup // of follow, which ends with closed
 
 	closing sync.Once
 	closed  chan struct{}
@@ -127,6 +138,11 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err != nil {
 		return nil, err
 	}
+	done, err := cfg.oneStart(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	version, err := refuseNewer(cfg.Path, schema.latest)
 	if err != nil {
 		return nil, err
@@ -140,7 +156,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	}
 	s := &Store{
 		cfg: cfg, owner: string(owner), failure: newFailure(),
-		turn: make(chan struct{}, 1), closed: make(chan struct{}),
+		turn: make(chan struct{}, 1), closed: make(chan struct{}), known: schema.latest,
 	}
 	if err := s.connect(ctx, schema, version); err != nil {
 		err = errors.Join(err, s.disconnect())
@@ -187,6 +203,11 @@ func (s *Store) connect(ctx context.Context, schema schema, version int64) (err 
 		if err := schema.migrate(ctx, s.write); err != nil {
 			return err
 		}
+		if s.cfg.Shared {
+			if err := settleSchema(ctx, s.write); err != nil {
+				return err
+			}
+		}
 		s.cfg.Log.Info("the store's schema is up to date", "path", s.cfg.Path, "from", version, "to", schema.latest)
 	}
 	if s.conn, err = s.write.Conn(ctx); err != nil {
@@ -206,8 +227,10 @@ func (s *Store) connect(ctx context.Context, schema schema, version int64) (err 
 	}
 	s.read.SetMaxOpenConns(readers)
 	s.read.SetMaxIdleConns(readers)
-	s.ask, err = prepareQueries(ctx, s.read)
-	return err
+	if s.ask, err = prepareQueries(ctx, s.read); err != nil || !s.cfg.Shared {
+		return err
+	}
+	return s.follow()
 }
 
 // dsn names a file as an URI, whatever characters its path has.
@@ -235,6 +258,9 @@ func inForce(ctx context.Context, conn *sql.Conn, path string) error {
 	return nil
 }
 
+// Owner is the identity that is stamped on every write.
+func (s *Store) Owner() berth.Identity { return s.cfg.Owner }
+
 // Failed is closed after an I/O error.
 func (s *Store) Failed() <-chan struct{} { return s.failure.closed }
 
@@ -243,6 +269,7 @@ func (s *Store) Close() error {
 	var err error
 	s.closing.Do(func() {
 		close(s.closed)
+		s.following.Wait()
 		<-s.turn
 		s.watch.close()
 		err = s.disconnect()

@@ -13,9 +13,13 @@ import (
 // statements are those of the writer's connection, prepared once: preparing
 // costs as much as running them.
 type statements struct {
-	begin, commit, rollback *sql.Stmt
+	begin, commit, rollback, version *sql.Stmt
 
 	record, byKey, byBusy, insert, change, takeOver, remove *sql.Stmt
+
+	effect, effects, pending, planEffect, putEffect, pruneEffects, own, owned, countOwned *sql.Stmt
+
+	post, message, settle, countWaiting, pruneInbox, ofKind, lastStamp, archive *sql.Stmt
 
 	nextSeq, lastSeq, addEvent, pruneEvents, pruneBound *sql.Stmt
 
@@ -47,15 +51,33 @@ func prepareStatements(ctx context.Context, conn *sql.Conn) (statements, error) 
 		{&d.begin, `BEGIN IMMEDIATE`},
 		{&d.commit, `COMMIT`},
 		{&d.rollback, `ROLLBACK`},
+		{&d.version, `PRAGMA user_version`},
 		{&d.record, selectRecord},
 		{&d.byKey, `SELECT ` + recordColumns + ` FROM records WHERE kind = ? AND idempotency_key = ? AND idempotency_key <> ''`},
 		{&d.byBusy, `SELECT kind, id FROM records WHERE busy_key = ? AND busy_key <> '' AND terminal = 0`},
 		{&d.insert, `INSERT INTO records (` + recordColumns + `) VALUES (` + strings.Repeat("?, ", recordFields-1) + `?)`},
-		{&d.change, `UPDATE records SET revision = ?, schema = ?, state = ?, owner = ?, busy_key = ?, terminal = ?, updated = ?
-			WHERE kind = ? AND id = ? AND revision = ? AND epoch = ? AND terminal = 0`},
+		{&d.change, `UPDATE records SET revision = ?, epoch = ?, schema = ?, state = ?, owner = ?, busy_key = ?, terminal = ?, updated = ?
+			WHERE kind = ? AND id = ? AND revision = ? AND epoch = ? AND terminal = ?`},
 		{&d.takeOver, `UPDATE records SET epoch = ?, owner = ?, updated = ?
 			WHERE kind = ? AND id = ? AND revision = ? AND epoch = ? AND terminal = 0`},
 		{&d.remove, `DELETE FROM records WHERE kind = ? AND id = ? AND revision = ? AND epoch = ? AND terminal = 1`},
+		{&d.effects, selectEffects + orderEffects},
+		{&d.effect, selectEffects + ` AND revision = ? AND n = ?`},
+		{&d.pending, selectEffects + ` AND status IN ('planned', 'started', 'unknown')` + orderEffects},
+		{&d.planEffect, `INSERT INTO effects (record, ` + effectColumns + `) VALUES (` + numOf + `, ?, ?, ?, ?, ?, '', '', '', NULL)`},
+		{&d.putEffect, `UPDATE effects SET status = ?, performer = ?, progress = ?, error = ?, result = ? WHERE record = ` + numOf + ` AND revision = ? AND n = ?`},
+		{&d.pruneEffects, `DELETE FROM effects WHERE record = ` + numOf + ` AND revision < ? AND status IN ('done', 'failed', 'superseded')`},
+		{&d.own, `INSERT INTO owned (record, resource) VALUES (` + numOf + `, ?) ON CONFLICT DO NOTHING`},
+		{&d.owned, selectOwned},
+		{&d.countOwned, `SELECT COUNT(*) FROM owned WHERE record = ` + numOf},
+		{&d.post, `INSERT INTO inbox (record, event, expected, sender, posted, outcome) VALUES (` + numOf + `, ?, ?, ?, ?, '') RETURNING seq`},
+		{&d.message, selectMessages + ` WHERE i.seq = ?`},
+		{&d.settle, `UPDATE inbox SET outcome = ? WHERE seq = ? AND outcome = ''`},
+		{&d.countWaiting, `SELECT COUNT(*) FROM inbox WHERE record = ` + numOf + ` AND outcome = ''`},
+		{&d.pruneInbox, `DELETE FROM inbox WHERE posted < ?`},
+		{&d.ofKind, `SELECT num, ` + recordColumns + ` FROM records WHERE kind = ? AND terminal = ? ORDER BY num`},
+		{&d.lastStamp, `SELECT COALESCE(MAX(stamp), '') FROM archived WHERE kind = ?`},
+		{&d.archive, `INSERT INTO archived (stamp, body, num, ` + recordColumns + `) SELECT ?, ?, num, ` + recordColumns + ` FROM records WHERE kind = ? AND id = ?`},
 		{&d.nextSeq, `UPDATE counters SET value = value + ? WHERE name = 'event_seq' RETURNING value`},
 		{&d.lastSeq, selectLastSeq},
 		{&d.addEvent, `INSERT INTO events (seq, kind, subject, revision, at) VALUES (?, ?, ?, ?, ?)`},
@@ -90,8 +112,8 @@ type txn struct {
 	now   durable.Moment
 	do    statements
 	owner string
-	// published is set when there are events to wake the watchers for.
-	published bool
+	// wakes is set when there is something to wake the watchers for.
+	wakes bool
 }
 
 // update runs fn in one transaction, which is committed exactly if fn gives no
@@ -113,7 +135,7 @@ func (s *Store) update(ctx context.Context, what string, fn func(*txn) error) er
 	if err := s.transact(t, fn); err != nil {
 		return s.classify(what, err)
 	}
-	if t.published {
+	if t.wakes {
 		s.watch.wake()
 	}
 	return nil
@@ -123,7 +145,13 @@ func (s *Store) transact(t *txn, fn func(*txn) error) error {
 	if _, err := s.do.begin.ExecContext(t.ctx); err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	err := fn(t)
+	var err error
+	if s.cfg.Shared {
+		err = t.stillOurs(s.cfg.Path, s.known)
+	}
+	if err == nil {
+		err = fn(t)
+	}
 	if err == nil {
 		if _, err = s.do.commit.ExecContext(t.ctx); err == nil {
 			return nil

@@ -39,6 +39,26 @@ type API interface {
 
 	// View follows a session as a viewer. The first connection is made here.
 	View(ctx context.Context, ref string, q berth.AttachRequest) (Viewer, error)
+
+	EnvironmentAPI
+}
+
+// EnvironmentAPI is the part of it that is about machines and engines; see the
+// methods of client.Client of the same names.
+type EnvironmentAPI interface {
+	Plan(ctx context.Context, r berth.ProbeRequest) (berth.Plan, error)
+	Diagnostics(ctx context.Context, host string) (berth.Diagnostics, error)
+	BeginOperation(ctx context.Context, b berth.BeginOperation, key string) (op berth.Operation, created bool, err error)
+	Operations(ctx context.Context, host string) ([]berth.Operation, error)
+	Operation(ctx context.Context, id string) (berth.Operation, error)
+	ResumeOperation(ctx context.Context, id string, r berth.ResumeOperation) (berth.Operation, error)
+	CancelOperation(ctx context.Context, id string) (berth.Operation, error)
+	AcceptReceipt(ctx context.Context, id string, r berth.Receipt) (berth.Operation, error)
+	ResetOperations(ctx context.Context, host string) (berth.ResetResult, error)
+	Engines(ctx context.Context) ([]berth.Engine, error)
+	Engine(ctx context.Context, name string) (berth.Engine, error)
+	AddRelease(ctx context.Context, document []byte) (v berth.ReleaseView, added bool, err error)
+	AddReleaseFrom(ctx context.Context, url string) (v berth.ReleaseView, added bool, err error)
 }
 
 // Viewer is a viewer that outlives its connections: see client.Viewer.

@@ -38,6 +38,13 @@ type Env struct {
 	// Connect makes the client of a daemon; it must not connect before the first
 	// call. nil = the one that speaks to the daemon's socket.
 	Connect func(berth.Paths) (API, error)
+	// LookPath finds a program, and Attached runs one on the user's terminal with
+	// its output on standard error. UserID is who we are. nil = the real ones.
+	LookPath func(name string) (string, error)
+	Attached func(argv []string) error
+	UserID   func() int
+	// Poll is how often an operation is looked at; 0 = operationPoll.
+	Poll time.Duration
 }
 
 // OSEnv is the environment of the process itself.
@@ -61,6 +68,7 @@ func Run(ctx context.Context, env Env) int {
 	if env.Connect == nil {
 		env.Connect = connect
 	}
+	env.fillMachine()
 	a := &app{env: env}
 	root := newRoot(a)
 	root.SetArgs(env.Args)

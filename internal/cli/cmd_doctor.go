@@ -107,9 +107,9 @@ func (a *app) checkDaemon(ctx context.Context, paths berth.Paths) []berth.Findin
 	if err != nil {
 		return []berth.Finding{finding("daemon", findingFail, err)}
 	}
-	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+	asking, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
-	s, err := api.Status(ctx)
+	s, err := api.Status(asking)
 	if errors.Is(err, berth.CodeDaemonNotRunning) {
 		return []berth.Finding{{Check: "daemon", Status: findingWarn, Detail: "no daemon answers at " + paths.DaemonSocket(), Fix: "berth up"}}
 	}
@@ -136,7 +136,7 @@ func (a *app) checkDaemon(ctx context.Context, paths berth.Paths) []berth.Findin
 		}
 		out = append(out, berth.Finding{Check: string(p.Code), Status: status, Detail: p.Detail, Fix: p.Hint})
 	}
-	return out
+	return append(out, checkEngines(ctx, api)...)
 }
 
 // finding makes a finding of an error, with its hint as the fix.

@@ -150,10 +150,9 @@ func (a *app) ensureDaemon(ctx context.Context, api API) (status berth.Status, s
 		if err != nil && !errors.Is(err, berth.CodeAlreadyRunning) {
 			return status, false, err
 		}
-		wait, cancel := ctx, context.CancelFunc(func() {})
-		if !started {
-			wait, cancel = context.WithTimeout(ctx, upRetryAfter)
-		}
+		// Also one that said that it is ready can be gone by now: then the next
+		// try starts another.
+		wait, cancel := context.WithTimeout(ctx, upRetryAfter)
 		status, last := pollStatus(wait, api)
 		cancel()
 		if last == nil {
@@ -217,7 +216,7 @@ func (a *app) startDaemon(ctx context.Context) error {
 	}
 	defer r.Close() //nolint:errcheck // it was only read
 	// The command has no context: what we start must not end with us.
-	cmd := exec.Command(program, "serve", "--state-dir", paths.State, "--runtime-dir", paths.Runtime, "--config", paths.Config) //nolint:noctx // see above
+	cmd := exec.Command(program, "serve", "--state-dir", paths.State, "--runtime-dir", paths.Runtime, "--config", paths.Config, "--machine-dir", paths.Machine) //nolint:noctx // see above
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.Dir = "/"
 	cmd.Env = append(a.env.Environ(), fmt.Sprintf("%s=%d", envReadyFD, readyFD))

@@ -36,6 +36,8 @@ type fakeAPI struct {
 	events    []berth.Event
 	viewer    Viewer
 	err       error // of everything that is not set
+
+	EnvironmentAPI // nil: no test of sessions calls it
 }
 
 func (f *fakeAPI) fail() error {

@@ -62,6 +62,7 @@ berth ps                      # what runs`,
 	f.BoolVar(&a.flags.json, "json", false, "answer in JSON")
 	f.StringVar(&a.flags.paths.State, "state-dir", "", "state directory (BERTH_STATE_DIR)")
 	f.StringVar(&a.flags.paths.Runtime, "runtime-dir", "", "directory of the sockets (BERTH_RUNTIME_DIR)")
+	f.StringVar(&a.flags.paths.Machine, "machine-dir", "", "directory that all daemons of this user share (BERTH_MACHINE_DIR)")
 	f.StringVar(&a.flags.paths.Config, "config", "", "config file (BERTH_CONFIG)")
 	f.BoolVar(&a.flags.noColor, "no-color", false, "no colours (NO_COLOR)")
 	f.BoolVarP(&a.flags.quiet, "quiet", "q", false, "no notes and no progress")
@@ -69,6 +70,7 @@ berth ps                      # what runs`,
 		newUp(a), newDown(a), newStatus(a), newDoctor(a), newVersion(a),
 		newRun(a), newAttach(a), newPs(a), newScreen(a), newLogs(a), newSend(a),
 		newSignal(a), newResize(a), newWait(a), newKill(a), newRm(a), newExport(a),
+		newProbe(a), newSetup(a), newUpdate(a), newRemove(a), newOp(a), newEngine(a),
 		newEvents(a), newHook(a),
 	}
 	for _, c := range commands {

@@ -43,7 +43,7 @@ func answersWhen(file string) func(string) (berth.Status, error) {
 
 func TestUpStartsTheDaemonDetached(t *testing.T) {
 	// $3 is the state directory: see startDaemon.
-	script := `echo "$1 $2 $4 $6 $MARK $PWD $(ps -o sid= -p $$) $$" > "$3/seen"; echo ready >&3; touch "$3/up"`
+	script := `echo "$1 $2 $4 $6 $8 $MARK $PWD $(ps -o sid= -p $$) $$" > "$3/seen"; echo ready >&3; touch "$3/up"`
 	got, state := upWith(t, t.Context(), script, answersWhen("up"))
 	if got.code != 0 || !strings.Contains(got.stdout, `"started":true`) || got.stderr != "" {
 		t.Fatalf("got %+v", got)
@@ -51,7 +51,7 @@ func TestUpStartsTheDaemonDetached(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(state, "seen"))
 	must(t, err)
 	seen := strings.Fields(string(data))
-	if len(seen) != 8 || strings.Join(seen[:6], " ") != "serve --state-dir --runtime-dir --config here /" || seen[6] != seen[7] {
+	if len(seen) != 9 || strings.Join(seen[:7], " ") != "serve --state-dir --runtime-dir --config --machine-dir here /" || seen[7] != seen[8] {
 		t.Errorf("the daemon saw %q", data)
 	}
 }

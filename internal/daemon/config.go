@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"net"
+	"path/filepath"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
@@ -21,6 +22,7 @@ type Settings struct {
 	Dashboard Listener             `toml:"dashboard"`
 	Sessions  SessionSettings      `toml:"sessions"`
 	Store     StoreSettings        `toml:"store"`
+	Docker    DockerSettings       `toml:"docker"`
 	Hosts     map[string]HostEntry `toml:"hosts"`
 }
 
@@ -40,6 +42,11 @@ type SessionSettings struct {
 // StoreSettings choose the store.
 type StoreSettings struct {
 	URL string `toml:"url"` // "" = SQLite in the state directory
+}
+
+// DockerSettings say where this machine's Docker answers.
+type DockerSettings struct {
+	Socket string `toml:"socket"` // absolute path; "" = /var/run/docker.sock
 }
 
 // HostEntry is one [hosts.NAME]. It is parsed so that the file's shape is
@@ -119,6 +126,8 @@ func (s Settings) Validate() error {
 		return bad("sessions.log_bytes %d is neither 0 nor within %d to %d", ss.LogBytes, minLogBytes, int64(maxLogBytes))
 	case ss.RingBytes < minRingBytes || ss.RingBytes > maxRingBytes:
 		return bad("sessions.ring_bytes %d is not within %d to %d", ss.RingBytes, minRingBytes, maxRingBytes)
+	case s.Docker.Socket != "" && !filepath.IsAbs(s.Docker.Socket):
+		return bad("docker.socket %q is not an absolute path", s.Docker.Socket)
 	case s.Store.URL != "":
 		return bad("store.url: only SQLite is built into this version").WithHint("remove store.url")
 	}

@@ -35,7 +35,8 @@ type Config struct {
 	// ShowToken is called with a token of the TCP listener that was just made:
 	// the only time that anybody sees it.
 	ShowToken func(token string)
-	BinDir    string // where berth-guest and berth-holder are
+	BinDir    string // where berth-guest, berth-holder and berth-hoststep are
+	Standin   Standin
 }
 
 // Bounds of the daemon's own steps.
@@ -74,6 +75,7 @@ type daemon struct {
 	store    durable.Store
 	driver   *local.Driver
 	guest    *guestapi.Client
+	machine  *machine
 	sessions *session.Registry
 	server   *server.Server
 	unix     net.Listener
@@ -108,11 +110,24 @@ func serve(ctx context.Context, cfg Config) (err error) {
 	}
 	d.store = store
 	defer func() { err = errors.Join(err, d.store.Close()) }()
-	if err := d.build(ctx); err != nil {
+	err = d.build(ctx)
+	defer func() { err = errors.Join(err, d.closeRooms()) }()
+	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.guest.Close()) }()
 	return d.run(ctx)
+}
+
+// closeRooms lets go of what build made, as far as it came.
+func (d *daemon) closeRooms() error {
+	var err error
+	if d.machine != nil {
+		err = d.machine.close()
+	}
+	if d.guest != nil {
+		err = errors.Join(err, d.guest.Close())
+	}
+	return err
 }
 
 // build makes the rooms; nothing runs yet.
@@ -150,6 +165,9 @@ func (d *daemon) build(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
+	if d.machine, err = d.openMachine(ctx); err != nil {
+		return err
+	}
 	hash, err := d.openTCP(ctx)
 	if err != nil {
 		return err
@@ -162,6 +180,8 @@ func (d *daemon) build(ctx context.Context) (err error) {
 			return d.sessions.Export(ctx, ref, session.ExportFormat(format), w)
 		},
 		ReplaceGuest: d.replaceGuest,
+		Environments: d.machine.service,
+		Releases:     d.machine.releases,
 		Events:       d.store,
 		Status:       d,
 		Stop:         func() { d.stop() },
@@ -249,6 +269,8 @@ func (d *daemon) run(ctx context.Context) error {
 	defer unfollow()
 	wg.Go(func() { failure <- d.sessions.Run(follow) })
 	wg.Go(func() { d.keepHouse(follow) })
+	wg.Go(func() { d.keepMachine(follow) })
+	wg.Go(func() { d.relayMachine(follow) })
 	wg.Go(func() { failure <- d.server.ServeUnix(d.unix) })
 	if d.tcp != nil {
 		wg.Go(func() { failure <- d.server.ServeTCP(d.tcp) })
@@ -260,12 +282,17 @@ func (d *daemon) run(ctx context.Context) error {
 		case err = <-failure:
 		case <-d.store.Failed():
 			err = berth.Errorf(berth.CodeStoreFailed, "the store in %s failed; what runs goes on without the daemon", d.cfg.Paths.State)
+		case <-d.machine.store.Failed():
+			err = berth.Errorf(berth.CodeStoreFailed, "the store in %s failed; what runs goes on without the daemon", d.cfg.Paths.Machine)
 		}
 	}
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWithin)
 	defer cancel()
 	if cut := d.server.Shutdown(bounded); cut != nil {
 		d.cfg.Log.Warn("some requests were cut", "error", cut)
+	}
+	if late := d.machine.service.Shutdown(bounded); late != nil {
+		d.cfg.Log.Warn("operations go on with the next daemon; one did not stop in time", "error", late)
 	}
 	unfollow()
 	wg.Wait()
@@ -312,8 +339,10 @@ func (d *daemon) keepHouse(ctx context.Context) {
 		if n%prunesEvery != 0 {
 			continue
 		}
-		if _, err := d.store.Prune(ctx); err != nil && ctx.Err() == nil {
-			d.cfg.Log.Warn("prune events", "error", err)
+		for _, store := range []durable.Store{d.store, d.machine.store} {
+			if _, err := store.Prune(ctx); err != nil && ctx.Err() == nil {
+				d.cfg.Log.Warn("prune events", "error", err)
+			}
 		}
 	}
 }

@@ -27,11 +27,17 @@ import (
 // the reason of a failure, one line of JSON.
 const envReadyFD = "BERTH_READY_FD"
 
-const usage = "berth-daemon serve [--state-dir DIR] [--runtime-dir DIR] [--config FILE] | berth-daemon version"
+const usage = "berth-daemon serve [--state-dir DIR] [--runtime-dir DIR] [--config FILE] [--machine-dir DIR] | berth-daemon version"
 
 // Run is the daemon: it serves until ctx ends, a SIGTERM comes, somebody
 // asks it to stop, or its store fails.
 func Run(ctx context.Context, args []string, stderr io.Writer) error {
+	return RunOn(ctx, args, stderr, Standin{})
+}
+
+// RunOn is Run on a machine that stands in for this one, for the programs of
+// tests.
+func RunOn(ctx context.Context, args []string, stderr io.Writer, machine Standin) error {
 	if len(args) == 1 && args[0] == "version" {
 		_, err := fmt.Printf("berth-daemon %s (%s)\n", berth.Version(), berth.Build())
 		return err
@@ -47,6 +53,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	flags.StringVar(&given.State, "state-dir", "", "state directory")
 	flags.StringVar(&given.Runtime, "runtime-dir", "", "runtime directory")
 	flags.StringVar(&given.Config, "config", "", "config file")
+	flags.StringVar(&given.Machine, "machine-dir", "", "machine directory")
 	if err := flags.Parse(args[1:]); err != nil {
 		return berth.Errorf(berth.CodeUsage, "%w", err)
 	}
@@ -68,6 +75,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 			Ready:     ready.ready,
 			ShowToken: ready.token,
 			BinDir:    binDir(),
+			Standin:   machine,
 		})
 	}
 	ready.failed(err)

@@ -140,6 +140,9 @@ func (s *Server) routes(mux *http.ServeMux) ([]byte, error) {
 	a.daemonRoutes()
 	a.sessionRoutes()
 	a.actionRoutes()
+	a.environmentRoutes()
+	a.operationRoutes()
+	a.engineRoutes()
 	a.streamRoutes(mux)
 	return describe(a.huma.OpenAPI(), mux)
 }

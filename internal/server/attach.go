@@ -2,8 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -249,7 +247,7 @@ func (v *viewer) input() verdict {
 		if err != nil {
 			return verdict{}
 		}
-		if v.inBuf, err = readInto(v.inBuf[:0], r); err != nil {
+		if v.inBuf, err = berth.ReadMessage(v.inBuf[:0], r); err != nil {
 			return verdict{}
 		}
 		received.Add(float64(len(v.inBuf)))
@@ -268,24 +266,4 @@ func (v *viewer) input() verdict {
 
 func fromViewer(t berth.FrameType) bool {
 	return t == berth.FrameInput || t == berth.FrameResize || t == berth.FrameSignal || t == berth.FrameFocus
-}
-
-// readInto reads r to its end behind what is in buf, and grows buf as needed.
-func readInto(buf []byte, r io.Reader) ([]byte, error) {
-	if cap(buf) == 0 {
-		buf = make([]byte, 0, 1<<10)
-	}
-	for {
-		n, err := r.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
-		if errors.Is(err, io.EOF) {
-			return buf, nil
-		}
-		if err != nil {
-			return buf, err
-		}
-		if len(buf) == cap(buf) {
-			buf = append(buf, 0)[:len(buf)]
-		}
-	}
 }

@@ -90,13 +90,18 @@ A message "cut" or "stopping" without id says why the daemon ends the stream: co
 // understood must not be ignored.
 func refine(name string, s *huma.Schema) {
 	switch name {
-	case "SessionSpec", "ResizeRequest", "SignalRequest", "InputRequest", "Size":
+	case "SessionSpec", "ResizeRequest", "SignalRequest", "InputRequest", "Size",
+		"ProbeRequest", "BeginOperation", "ResumeOperation", "ResetOperations", "AddRelease", "Target", "Receipt", "ReceiptStep", "RecipeRef":
 	default:
 		s.AdditionalProperties = nil
 	}
 	for property, p := range s.Properties {
 		if p.Type == huma.TypeArray {
 			p.Nullable = false
+		}
+		if closed := environmentEnum(name, property); closed != nil {
+			p.Enum = closed
+			p.PrecomputeMessages()
 		}
 		switch name + "." + property {
 		case "Session.state", "SessionDocument.state":

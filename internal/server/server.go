@@ -59,8 +59,8 @@ type StatusSource interface {
 	Status(ctx context.Context) (berth.Status, error)
 }
 
-// Config is what a server is made of. All but TokenHash, Direct, Export and ReplaceGuest
-// must be set.
+// Config is what a server is made of. All but TokenHash, Direct, Export, ReplaceGuest,
+// Environments and Releases must be set.
 type Config struct {
 	Sessions Sessions
 	// Attach opens a viewer's stream; ctx bounds the whole of it.
@@ -76,6 +76,10 @@ type Config struct {
 	// ReplaceGuest puts a guest of this build in place of the local one; its
 	// sessions go on. nil = the route answers CodeNotFound.
 	ReplaceGuest func(ctx context.Context) error
+	// Environments and Releases are behind the routes of the same names; nil =
+	// those routes answer CodeNotFound.
+	Environments Environments
+	Releases     Releases
 	Events       Events
 	Status       StatusSource
 	// Stop asks the daemon to stop. It is called for POST /v1/shutdown and must

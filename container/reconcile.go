@@ -1,0 +1,140 @@
+package container
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"berth"
+	"berth/process"
+)
+
+// Outcome is what became of a journalled container when it was reconciled.
+type Outcome string
+
+// The outcomes.
+const (
+	OutcomeOwned   Outcome = "owned"   // its owner lives, or may live: not touched
+	OutcomeAdopted Outcome = "adopted" // its owner is dead, and it is ours now, running
+	OutcomeAbsent  Outcome = "absent"  // there is no such container: forgotten
+	OutcomeRemoved Outcome = "removed" // stopped, confirmed and removed
+	OutcomeKept    Outcome = "kept"    // nobody could confirm that it stopped: it may hold its card
+)
+
+// Leftover is one container that the journal knows.
+type Leftover struct {
+	Entry   Entry
+	Outcome Outcome
+	Reason  string // of what was kept or is owned; else ""
+}
+
+// Bounds of one container's part of a Reconcile.
+const (
+	reconcileGrace  = 5 * time.Second
+	reconcileWithin = 20 * time.Second
+)
+
+// Reconcile goes through the journal: what is not there is forgotten; what a
+// dead owner left is offered to adopt, else stopped, confirmed and removed. What
+// cannot be confirmed is kept and reported. A living owner's containers are not
+// touched, but for those of this process that an earlier Reconcile had to keep.
+// The order is that of their making. It fails only when the journal cannot be
+// read or ctx ends; then it answers what it did.
+//
+// adopt is asked for a running engine's container of a dead owner, and answers
+// whether it should run on as ours; nil = none should.
+func (c *Client) Reconcile(ctx context.Context, adopt func(Entry, State) bool) ([]Leftover, error) {
+	if c.cfg.Journal == nil {
+		return nil, berth.Errorf(berth.CodeInternal, "container: this client has no journal")
+	}
+	entries, err := c.cfg.Journal.Entries(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var done []Leftover
+	for _, e := range entries {
+		if ctx.Err() != nil {
+			return done, failed(ctx.Err(), "reconcile containers")
+		}
+		one, cancel := context.WithTimeout(ctx, reconcileWithin)
+		l := c.reconcile(one, e, adopt)
+		cancel()
+		c.setKept(e.ID, l.Outcome == OutcomeKept)
+		if l.Outcome != OutcomeOwned {
+			c.cfg.Log.Info("container reconciled", "container", e.ID, "name", e.Name, "outcome", l.Outcome, "reason", l.Reason)
+		}
+		done = append(done, l)
+	}
+	return done, nil
+}
+
+func (c *Client) reconcile(ctx context.Context, e Entry, adopt func(Entry, State) bool) Leftover {
+	l := Leftover{Entry: e}
+	kept := func(reason string) Leftover {
+		l.Outcome, l.Reason = OutcomeKept, reason
+		return l
+	}
+	mine := e.Owner == c.cfg.Self && c.isKept(e.ID)
+	if !mine {
+		if v := c.cfg.Look(e.Owner); v != process.Dead {
+			l.Outcome, l.Reason = OutcomeOwned, "its owner is "+string(v)
+			return l
+		}
+	}
+	s, err := c.Inspect(ctx, e.ID)
+	if err != nil {
+		return kept(err.Error())
+	}
+	if !mine {
+		// From here on it is ours to end, and nobody else's: of two daemons that find
+		// it, one wins.
+		if err := c.cfg.Journal.Claim(ctx, e); err != nil {
+			return kept(err.Error())
+		}
+		l.Entry.Owner = c.cfg.Self
+	}
+	if s.Present && s.Running && e.Purpose == PurposeEngine && adopt != nil && adopt(e, s) {
+		l.Outcome = OutcomeAdopted
+		return l
+	}
+	l.Outcome = OutcomeAbsent
+	if s.Present {
+		if stopped := c.stop(ctx, e.ID, reconcileGrace); !stopped.Confirmed {
+			return kept(stopped.Reason)
+		}
+		l.Outcome = OutcomeRemoved
+	}
+	if err := c.remove(ctx, e.ID); err != nil {
+		return kept(err.Error())
+	}
+	return l
+}
+
+// isKept and setKept remember, for this process, what a Reconcile had to leave.
+func (c *Client) isKept(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.kept[id]
+}
+
+func (c *Client) setKept(id string, kept bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if kept {
+		c.kept[id] = true
+	} else {
+		delete(c.kept, id)
+	}
+}
+
+func portNumber(s string) (int, bool) {
+	n, err := strconv.Atoi(s)
+	return n, err == nil && n > 0 && n <= 65535
+}
+
+func tailOf(lines int) string {
+	if lines <= 0 {
+		return "all"
+	}
+	return strconv.Itoa(lines)
+}

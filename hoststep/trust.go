@@ -1,0 +1,181 @@
+package hoststep
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// ErrUntrusted is matched when the folder or the file of a request could be
+// somebody else's than the invoking user's. Nothing is read, nothing written.
+var ErrUntrusted = errors.New("the request is not trusted")
+
+type untrusted string
+
+func (u untrusted) Error() string      { return string(u) }
+func (untrusted) Is(target error) bool { return target == ErrUntrusted }
+
+// invoker is the user on whose behalf the helper runs as root: pkexec's word,
+// then sudo's, then the real user id.
+func invoker(getenv func(string) string, real int) (int, error) {
+	for _, name := range []string{"PKEXEC_UID", "SUDO_UID"} {
+		if s := getenv(name); s != "" {
+			uid, err := strconv.ParseUint(s, 10, 31)
+			if err != nil {
+				return 0, untrusted(name + " is not a user id")
+			}
+			return int(uid), nil
+		}
+	}
+	return real, nil
+}
+
+// folder is an open directory that was found to belong to the invoking user
+// alone. All further access is relative to it, so that nobody can put another
+// in its place.
+type folder struct {
+	fd   int
+	step string // step id, from the request's name
+	uid  int    // of the invoking user
+}
+
+func (f *folder) close() { _ = syscall.Close(f.fd) }
+
+// openFolder opens the folder of a request's path component by component and
+// follows no link. Each component must be root's or the user's and not be
+// writable by others; a folder of root's with the sticky bit (/tmp) is as good,
+// since in it nobody replaces what is somebody else's.
+func openFolder(path string, uid int) (*folder, error) {
+	name := filepath.Base(path)
+	step, ok := strings.CutSuffix(name, RequestSuffix)
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path || !ok || !identifier.MatchString(step) {
+		return nil, untrusted("the argument is not the clean absolute path of a STEP" + RequestSuffix)
+	}
+	fd, err := syscall.Open("/", syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open /: %w", err)
+	}
+	dir, at := filepath.Dir(path), ""
+	for part := range strings.SplitSeq(strings.Trim(dir, "/"), "/") {
+		if part == "" {
+			break // the folder would be / itself: refused below
+		}
+		next, err := syscall.Openat(fd, part, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
+		_ = syscall.Close(fd)
+		at += "/" + part
+		if err != nil {
+			return nil, untrusted(fmt.Sprintf("%q cannot be opened as a folder without following a link", at))
+		}
+		fd = next
+		if err := trustedFolder(fd, uid, at == dir); err != nil {
+			_ = syscall.Close(fd)
+			return nil, untrusted(fmt.Sprintf("%q %s", at, err))
+		}
+	}
+	if at != dir {
+		_ = syscall.Close(fd)
+		return nil, untrusted("the root folder holds no requests")
+	}
+	return &folder{fd: fd, step: step, uid: uid}, nil
+}
+
+func trustedFolder(fd, uid int, last bool) error {
+	var st syscall.Stat_t
+	if err := syscall.Fstat(fd, &st); err != nil {
+		return err
+	}
+	switch {
+	case last && int(st.Uid) != uid:
+		return errors.New("does not belong to the user who runs this")
+	case last && st.Mode&0o7777 != 0o700:
+		return errors.New("must have mode 0700")
+	case st.Uid != 0 && int(st.Uid) != uid:
+		return errors.New("belongs to another user")
+	case st.Mode&0o022 != 0 && (st.Uid != 0 || st.Mode&syscall.S_ISVTX == 0):
+		return errors.New("can be written by others: chmod go-w it")
+	}
+	return nil
+}
+
+// read reads the request: a regular file of the user's, mode 0600, one name, at
+// most MaxRequest bytes. It is read once; what is judged is what was read.
+func (f *folder) read() ([]byte, error) {
+	fd, err := syscall.Openat(f.fd, f.step+RequestSuffix, syscall.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, untrusted("the request cannot be opened without following a link")
+	}
+	file := os.NewFile(uintptr(fd), "request")
+	defer file.Close() //nolint:errcheck // it was only read
+	var st syscall.Stat_t
+	if err := syscall.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("look at the request: %w", err)
+	}
+	switch {
+	case st.Mode&syscall.S_IFMT != syscall.S_IFREG:
+		return nil, untrusted("the request is not a regular file")
+	case int(st.Uid) != f.uid:
+		return nil, untrusted("the request does not belong to the user who runs this")
+	case st.Mode&0o7777 != 0o600:
+		return nil, untrusted("the request must have mode 0600")
+	case st.Nlink != 1:
+		return nil, untrusted("the request has more than one name")
+	case st.Size > MaxRequest:
+		return nil, untrusted("the request is larger than 64 KiB")
+	}
+	data, err := io.ReadAll(io.LimitReader(file, MaxRequest+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the request: %w", err)
+	}
+	if len(data) > MaxRequest {
+		return nil, untrusted("the request is larger than 64 KiB")
+	}
+	return data, nil
+}
+
+// write leaves the result beside the request. What was planted at its name, a
+// link for instance, is replaced and never followed.
+func (f *folder) write(data []byte) (err error) {
+	name := f.step + ResultSuffix
+	temp := "." + name + "." + random()
+	fd, err := syscall.Openat(f.fd, temp, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return fmt.Errorf("create the result: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), temp)
+	defer func() {
+		if err != nil {
+			_ = file.Close()
+			_ = syscall.Unlinkat(f.fd, temp)
+			err = fmt.Errorf("write the result: %w", err)
+		}
+	}()
+	if _, err = file.Write(data); err != nil {
+		return err
+	}
+	if err = file.Chmod(0o644); err != nil {
+		return err
+	}
+	if err = file.Sync(); err != nil {
+		return err
+	}
+	if err = file.Close(); err != nil {
+		return err
+	}
+	if err = syscall.Renameat(f.fd, temp, f.fd, name); err != nil {
+		return err
+	}
+	return syscall.Fsync(f.fd)
+}
+
+func random() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}

@@ -1,0 +1,248 @@
+package cli
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"berth"
+)
+
+// changeFlags are the flags of the commands that change a machine.
+type changeFlags struct {
+	agree       consent
+	on          string
+	release     string
+	plan        bool
+	environment bool
+	models      bool
+}
+
+func (f *changeFlags) add(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringVar(&f.on, "on", berth.LocalHost, "`HOST` to change")
+	fl.BoolVarP(&f.agree.yes, "yes", "y", false, "carry out the plan without asking")
+	fl.StringVar(&f.agree.approve, "approve", "", "carry out the plan with this `DIGEST`, and no other")
+	fl.BoolVar(&f.plan, "plan", false, "show the plan and stop")
+}
+
+// check refuses a consent that is none.
+func (c consent) check(cmd *cobra.Command) error {
+	switch {
+	case c.yes && c.approve != "":
+		return usage(cmd, "give --yes or --approve, one of the two")
+	case c.approve != "" && !berth.ValidDigest(c.approve):
+		return usage(cmd, "--approve takes the digest of a plan: sha256: and 64 digits")
+	}
+	return nil
+}
+
+// request is what the flags and the argument ask for.
+func (f *changeFlags) request(cmd *cobra.Command, kind berth.OperationKind, args []string) (berth.BeginOperation, error) {
+	b := berth.BeginOperation{Kind: kind, Target: berth.Target{Host: f.on}, Release: f.release, Approve: f.agree.approve}
+	switch {
+	case len(args) == 0 && !f.environment:
+		return b, usage(cmd, "ENGINE is missing")
+	case len(args) > 0 && f.environment:
+		return b, usage(cmd, "give an engine or --environment, not both")
+	case f.environment && (f.release != "" || f.models):
+		return b, usage(cmd, "an environment has neither a release nor models")
+	case f.plan && (f.agree.yes || f.agree.approve != ""):
+		return b, usage(cmd, "--plan shows the plan and stops: it goes with neither --yes nor --approve")
+	}
+	if err := f.agree.check(cmd); err != nil {
+		return b, err
+	}
+	if len(args) > 0 {
+		b.Target.Engine = args[0]
+		if !berth.ValidEngine(args[0]) {
+			return b, usage(cmd, "%q is not the name of an engine", args[0])
+		}
+	}
+	if kind == berth.OperationRemove {
+		b.RetainModels = !f.models
+	}
+	return b, nil
+}
+
+// mostOneArg takes one argument or none.
+func mostOneArg(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return usage(cmd, "%q is one argument too many", args[1])
+	}
+	return nil
+}
+
+func newProbe(a *app) *cobra.Command {
+	var f changeFlags
+	cmd := &cobra.Command{
+		Use:   "probe [ENGINE]",
+		Short: "Look at a machine: what an engine would need there",
+		Long: `Look at a machine and show what the setup of an engine would change, or without
+one what the machine lacks for engines in containers. Nothing is changed. The
+exit status is 5 when a person must do something first, and 1 when it is not
+possible there.`,
+		Example: `berth probe
+berth probe vllm --on gpu-box
+berth probe vllm --json | jq -r .digest`,
+		Args:              mostOneArg,
+		ValidArgsFunction: a.completeEngines,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.environment = len(args) == 0
+			b, err := f.request(cmd, berth.OperationSetup, args)
+			if err != nil {
+				return err
+			}
+			return a.showPlanOf(cmd.Context(), b)
+		},
+	}
+	cmd.Flags().StringVar(&f.on, "on", berth.LocalHost, "`HOST` to look at")
+	cmd.Flags().StringVar(&f.release, "release", "", "`ID` of the release; without it the newest that fits the machine")
+	return cmd
+}
+
+func newSetup(a *app) *cobra.Command {
+	var f changeFlags
+	cmd := &cobra.Command{
+		Use:   "setup ENGINE",
+		Short: "Make a machine ready for an engine, with your consent",
+		Long: `Make a machine ready for an engine: look at it, show exactly what would change,
+ask, do it, and prove that it works. It survives this command, the daemon, a
+log-in and a restart half way. Given again while it is at work, it is followed.
+
+What needs root is done by a helper of its own, which you start with sudo or
+pkexec. Without a terminal its command is printed, and its result awaited.`,
+		Example: `berth setup vllm
+berth setup llama.cpp --release llama.cpp-2026-cpu-r1
+berth setup vllm --plan                     # show what would be done
+berth setup vllm --approve sha256:4f0c…     # do just that
+berth setup --environment                   # containers and GPU only`,
+		Args:              mostOneArg,
+		ValidArgsFunction: a.completeEngines,
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.change(cmd, berth.OperationSetup, args, &f) },
+	}
+	f.add(cmd)
+	cmd.Flags().StringVar(&f.release, "release", "", "`ID` of the release; without it the newest that fits the machine")
+	cmd.Flags().BoolVar(&f.environment, "environment", false, "make the machine ready for engines, and set none up")
+	return cmd
+}
+
+func newUpdate(a *app) *cobra.Command {
+	var f changeFlags
+	cmd := &cobra.Command{
+		Use:   "update ENGINE",
+		Short: "Put another release of an engine in place",
+		Long: `Put the newest release of an engine, or the one that is named, in place of the
+installed one. The plan is shown and approved as in setup.`,
+		Example: `berth update vllm
+berth update vllm --release vllm-0.31.0-r1 --yes`,
+		Args:              mostOneArg,
+		ValidArgsFunction: a.completeEngines,
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.change(cmd, berth.OperationUpdate, args, &f) },
+	}
+	f.add(cmd)
+	cmd.Flags().StringVar(&f.release, "release", "", "`ID` of the release; without it the newest that fits the machine")
+	return cmd
+}
+
+func newRemove(a *app) *cobra.Command {
+	var f changeFlags
+	cmd := &cobra.Command{
+		Use:   "remove ENGINE",
+		Short: "Remove what berth added, and nothing else",
+		Long: `Remove an engine: its containers, its images, its caches. Models stay unless
+--models is given. Docker, drivers, groups, and whatever berth did not make are
+not touched.
+
+With --environment, undo what the privileged step changed and nobody has
+changed since, as listed in the plan.`,
+		Example: `berth remove vllm
+berth remove vllm --models --yes
+berth remove --environment --plan`,
+		Args:              mostOneArg,
+		ValidArgsFunction: a.completeEngines,
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.change(cmd, berth.OperationRemove, args, &f) },
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&f.models, "models", false, "remove the models too")
+	cmd.Flags().BoolVar(&f.environment, "environment", false, "undo what was changed on the machine")
+	return cmd
+}
+
+// change begins an operation and follows it.
+func (a *app) change(cmd *cobra.Command, kind berth.OperationKind, args []string, f *changeFlags) error {
+	b, err := f.request(cmd, kind, args)
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	if f.plan {
+		return a.showPlanOf(ctx, b)
+	}
+	key, err := a.idempotencyKey()
+	if err != nil {
+		return err
+	}
+	api, err := a.client()
+	if err != nil {
+		return err
+	}
+	op, _, err := api.BeginOperation(ctx, b, key)
+	if errors.Is(err, berth.CodeDaemonUnreachable) && ctx.Err() == nil { // the answer was lost: the key finds it
+		op, _, err = api.BeginOperation(ctx, b, key)
+	}
+	if errors.Is(err, berth.CodeConflict) {
+		op, err = a.joinOperation(ctx, api, b, err)
+	}
+	if err != nil {
+		return err
+	}
+	return a.follow(ctx, api, op, f.agree)
+}
+
+// joinOperation follows the operation that is at work already where it is the
+// one that was asked for. conflict is the answer that named it.
+func (a *app) joinOperation(ctx context.Context, api API, b berth.BeginOperation, conflict error) (berth.Operation, error) {
+	id := berth.AsError(conflict).Facts["holder"]
+	if !berth.ValidID(berth.OperationID, id) {
+		return berth.Operation{}, conflict
+	}
+	op, err := api.Operation(ctx, id)
+	if err != nil {
+		return berth.Operation{}, conflict
+	}
+	if op.Kind != b.Kind || op.Target != b.Target || op.RetainModels != b.RetainModels || b.Release != "" && b.Release != op.Release {
+		return berth.Operation{}, berth.AsError(conflict).WithHint("wait for it (berth op show " + id + "), or end it: berth op cancel " + id)
+	}
+	a.note("%s is at work already; following %s", operationTitle(op), id)
+	return op, nil
+}
+
+// showPlanOf shows what a change would do.
+func (a *app) showPlanOf(ctx context.Context, b berth.BeginOperation) error {
+	api, err := a.client()
+	if err != nil {
+		return err
+	}
+	stop := a.progress("looking at " + oneLine(b.Target.Host, 40))
+	p, err := api.Plan(ctx, berth.ProbeRequest{Kind: b.Kind, Target: b.Target, Release: b.Release, RetainModels: b.RetainModels})
+	stop()
+	if err != nil {
+		return err
+	}
+	if a.flags.json {
+		err = a.answer(p)
+	} else {
+		err = renderPlan(a.env.Stdout, p, a.columns(), a.colours(a.env.Stdout))
+	}
+	switch {
+	case err != nil:
+		return err
+	case p.Availability == berth.Unsupported:
+		return exitStatus(berth.ExitFailed) // the plan says why
+	case !p.Feasible():
+		return exitStatus(berth.ExitNeedsPerson)
+	}
+	return nil
+}

@@ -1,0 +1,284 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"time"
+
+	"berth"
+)
+
+// How an operation is followed. It is asked for again and again rather than on
+// events: its progress has none, and a look at the daemon's memory costs nothing.
+const (
+	operationPoll = 200 * time.Millisecond
+	// awayMax is how long the daemon may be gone, as it is while it is replaced.
+	awayMax = 30 * time.Second
+)
+
+// consent is how a person agrees.
+type consent struct {
+	yes     bool   // to the plan that is made, whatever it is
+	approve string // the digest of a plan that was seen before
+}
+
+// follower follows one operation until it ends, or until a person is needed who
+// is not here.
+type follower struct {
+	a       *app
+	api     API
+	agree   consent
+	asked   string // digest that was approved by this command
+	stepRun string // id of the host step that was run, or told of
+	bar     opBar
+}
+
+// follow drives an operation from where it is to its end and answers it.
+func (a *app) follow(ctx context.Context, api API, op berth.Operation, agree consent) error {
+	f := &follower{a: a, api: api, agree: agree, bar: opBar{a: a}}
+	op, err := f.run(ctx, op)
+	f.bar.clear()
+	if ctx.Err() != nil && !op.Phase.Terminal() {
+		a.note("\n%s goes on without this command\n  look:   berth op show %s\n  cancel: berth op cancel %s", operationTitle(op), op.ID, op.ID)
+		return berth.Errorf(berth.CodeInterrupted, "interrupted; the operation %s goes on", op.ID)
+	}
+	if err == nil {
+		err = outcomeOf(op)
+	}
+	if a.flags.json && op.ID != "" {
+		if werr := a.answer(op); werr != nil {
+			return werr
+		}
+		return err
+	}
+	if err != nil {
+		if op.Phase == berth.PhaseFailed && op.Plan != nil && len(op.Plan.Blockers) > 0 {
+			a.showPlan(a.env.Stderr, *op.Plan)
+		}
+		return err
+	}
+	return a.printf("%s\n", doneText(op))
+}
+
+// run returns the last state that was seen, and why it stops before the end;
+// nil = the operation is over, or waits for something that outcomeOf names.
+func (f *follower) run(ctx context.Context, op berth.Operation) (berth.Operation, error) {
+	for {
+		f.bar.show(op)
+		var err error
+		switch {
+		case op.Phase.Terminal(), op.Phase == berth.PhaseAwaitingRelogin, op.Phase == berth.PhaseAwaitingReboot:
+			return op, nil
+		case op.Phase == berth.PhaseAwaitingConsent:
+			op, err = f.consent(ctx, op)
+			if err == nil {
+				continue
+			}
+		case op.Phase == berth.PhaseAwaitingHostStep && op.HostStep != nil && len(op.HostStep.Command) > 0 && op.HostStep.ID != f.stepRun:
+			f.stepRun = op.HostStep.ID
+			f.bar.clear()
+			err = f.a.hostStep(ctx, f.api, op)
+		}
+		if err != nil {
+			return op, err
+		}
+		next, err := f.next(ctx, op.ID)
+		if err != nil {
+			return op, err
+		}
+		op = next
+	}
+}
+
+// next waits a moment and reads the operation again. A daemon that is replaced
+// meanwhile is waited for.
+func (f *follower) next(ctx context.Context, id string) (berth.Operation, error) {
+	every := f.a.env.Poll
+	if every <= 0 {
+		every = operationPoll
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	var away time.Time // since when; zero = it answers
+	for {
+		select {
+		case <-ctx.Done():
+			return berth.Operation{}, ctx.Err()
+		case <-tick.C:
+		}
+		op, err := f.api.Operation(ctx, id)
+		if err == nil {
+			return op, nil
+		}
+		if !errors.Is(err, berth.CodeDaemonNotRunning) && !errors.Is(err, berth.CodeDaemonUnreachable) && !errors.Is(err, berth.CodeDaemonStopping) || ctx.Err() != nil {
+			return op, err
+		}
+		now := f.a.env.Now()
+		if away.IsZero() {
+			away = now
+		}
+		if now.Sub(away) >= awayMax {
+			return op, berth.AsError(err).WithHint("berth up; the operation goes on, and berth op show " + id + " shows it")
+		}
+	}
+}
+
+// consent gets the plan approved, by the digest that was given, by --yes, or by
+// asking. A plan that is another than the one that this command has approved is
+// never approved unasked.
+func (f *follower) consent(ctx context.Context, op berth.Operation) (berth.Operation, error) {
+	changed := f.asked != "" && f.asked != op.PlanDigest
+	f.bar.clear()
+	switch {
+	case op.Plan == nil:
+		return op, berth.Errorf(berth.CodeInternal, "the operation %s asks for consent and shows no plan", op.ID)
+	case f.agree.approve != "" && f.agree.approve == op.PlanDigest:
+	case f.agree.approve != "" || changed && !f.a.canAsk():
+		f.a.showPlan(f.a.env.Stderr, *op.Plan)
+		return op, berth.Errorf(berth.CodePlanChanged, "the plan is no longer the one that was approved; nothing was changed").
+			WithFact("digest", op.PlanDigest).WithFact("operation", op.ID).WithHint("look at it, then: berth op resume " + op.ID + " --approve " + op.PlanDigest)
+	case f.agree.yes && !changed:
+		f.a.showPlan(f.a.env.Stderr, *op.Plan)
+	case f.a.canAsk():
+		f.a.showPlan(f.a.env.Stderr, *op.Plan)
+		if changed {
+			f.a.tell("the plan is no longer the one that you approved\n")
+		}
+		if !f.a.ask(ctx, "Carry out this plan?") {
+			return f.refused(ctx, op)
+		}
+	default:
+		f.a.showPlan(f.a.env.Stderr, *op.Plan)
+		return op, berth.Errorf(berth.CodeConsentRequired, "nobody is here to agree to the plan; nothing was changed").
+			WithFact("digest", op.PlanDigest).WithFact("operation", op.ID).WithHint("berth op resume " + op.ID + " --approve " + op.PlanDigest)
+	}
+	f.asked = op.PlanDigest
+	next, err := f.api.ResumeOperation(ctx, op.ID, berth.ResumeOperation{Revision: op.Revision, Approve: op.PlanDigest})
+	if errors.Is(err, berth.CodeRevisionMismatch) || errors.Is(err, berth.CodePlanChanged) || errors.Is(err, berth.CodeOperationLive) {
+		// Somebody was faster, or its daemon died and another has just taken it
+		// over, which looks at the machine again: see what there is now.
+		return f.next(ctx, op.ID)
+	}
+	if err != nil {
+		return op, err
+	}
+	return next, nil
+}
+
+// refused ends an operation that nobody wants: nothing of it was done, and it
+// would only stand in the way of the next one.
+func (f *follower) refused(ctx context.Context, op berth.Operation) (berth.Operation, error) {
+	if ctx.Err() != nil {
+		return op, ctx.Err()
+	}
+	if next, err := f.api.CancelOperation(ctx, op.ID); err == nil {
+		op = next
+	}
+	return op, berth.Errorf(berth.CodeConsentRequired, "the plan was not approved; nothing was changed").WithHint("berth probe shows it again")
+}
+
+// canAsk reports whether a person sits at a terminal and can be asked.
+func (a *app) canAsk() bool {
+	return !a.flags.json && isTerminal(a.env.Stdin) && isTerminal(a.env.Stderr)
+}
+
+// ask asks a question whose answer is no unless it is yes.
+func (a *app) ask(ctx context.Context, question string) bool {
+	a.tell("%s [y/N] ", question)
+	line := make(chan string, 1)
+	go func() { // ends with its line, or with this process
+		text, err := bufio.NewReader(io.LimitReader(a.env.Stdin, 1024)).ReadString('\n')
+		if err != nil {
+			text = ""
+		}
+		line <- text
+	}()
+	select {
+	case text := <-line:
+		switch strings.ToLower(strings.TrimSpace(text)) {
+		case "y", "yes":
+			return true
+		}
+	case <-ctx.Done():
+		a.tell("\n")
+	}
+	return false
+}
+
+// showPlan shows a plan to a person; with --json the plan is in the record.
+func (a *app) showPlan(w io.Writer, p berth.Plan) {
+	if a.flags.json {
+		return
+	}
+	_ = renderPlan(w, p, widthOf(w), a.colours(w)) // standard error has nobody to fail to
+}
+
+// outcomeOf is the error that an operation ends with, or waits with; nil = it
+// did what was asked.
+func outcomeOf(op berth.Operation) error {
+	switch op.Phase {
+	case berth.PhaseReady, berth.PhaseRemoved:
+		return nil
+	case berth.PhaseAwaitingRelogin:
+		return berth.Errorf(berth.CodeReloginRequired, "%s waits until you have logged out and in again", operationTitle(op)).WithFact("operation", op.ID)
+	case berth.PhaseAwaitingReboot:
+		return berth.Errorf(berth.CodeRebootRequired, "%s waits until the machine was restarted", operationTitle(op)).WithFact("operation", op.ID)
+	case berth.PhaseCancelled:
+		return berth.Errorf(berth.CodeOperationCancelled, "%s was cancelled", operationTitle(op)).WithFact("operation", op.ID).
+			WithHint("berth op resume " + op.ID + " takes it up again")
+	}
+	if op.Error == nil {
+		return berth.Errorf(berth.CodeInternal, "%s failed and does not say why", operationTitle(op)).WithFact("operation", op.ID)
+	}
+	e := &berth.Error{Code: op.Error.Code, Detail: op.Error.Detail, Hint: op.Error.Hint}
+	for key, value := range op.Error.Facts {
+		e = e.WithFact(key, value)
+	}
+	e = berth.AsError(e.WithFact("operation", op.ID)) // with the catalogue's hint, where it has none
+	const resume = "berth op resume"
+	switch {
+	case e.Hint == "":
+		e.Hint = resume + " " + op.ID
+	case !strings.Contains(e.Hint, op.ID):
+		e.Hint = strings.Replace(e.Hint, resume, resume+" "+op.ID, 1) // so that it can be copied
+	}
+	return e
+}
+
+// operationTitle says what an operation is: "setup of vllm on local".
+func operationTitle(op berth.Operation) string {
+	what := "the environment"
+	if op.Target.Engine != "" {
+		what = op.Target.Engine
+	}
+	kind := map[berth.OperationKind]string{berth.OperationRemove: "removal"}[op.Kind]
+	if kind == "" {
+		kind = string(op.Kind)
+	}
+	return oneLine(kind+" of "+what+" on "+op.Target.Host, 0)
+}
+
+// doneText is the answer of an operation that did what was asked.
+func doneText(op berth.Operation) string {
+	what := op.Target.Engine
+	switch {
+	case op.Phase == berth.PhaseRemoved && what == "":
+		what = "what berth added to " + op.Target.Host + " was removed"
+	case op.Phase == berth.PhaseRemoved:
+		what += " was removed from " + op.Target.Host
+	case what == "":
+		what = op.Target.Host + " is ready for engines"
+	default:
+		what += " is ready on " + op.Target.Host
+		if op.Release != "" {
+			what += " (" + op.Release + ")"
+		}
+	}
+	if op.FollowUp != nil && op.FollowUp.Begun != "" {
+		what += "; its setup has begun: berth op resume " + op.FollowUp.Begun
+	}
+	return oneLine(what, 0)
+}

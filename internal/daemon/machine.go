@@ -1,0 +1,220 @@
+package daemon
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"berth"
+	"berth/container"
+	"berth/durable"
+	"berth/durable/sqlite"
+	"berth/engine"
+	"berth/environment"
+	"berth/process"
+)
+
+// Standin is a machine that stands in for this one: a directory of files and
+// programs that a test made. The zero Standin is this machine.
+type Standin struct {
+	Root   string   // before each path of a system file
+	Path   []string // where programs are looked for; nil = the system directories
+	Socket string   // Docker's; "" = the settings'
+	Helper []string // command of the host step; nil = berth-hoststep beside this program
+	Watch  time.Duration
+}
+
+// machine is what belongs to this user on this machine, and not to this daemon
+// alone: its store is shared with other daemons.
+type machine struct {
+	store      *sqlite.Store
+	prober     *environment.Prober
+	containers *container.Client
+	releases   *engine.Releases
+	service    *environment.Service
+}
+
+// openMachine opens the shared store and makes the rooms over it. Nothing runs
+// and nothing is looked at before recoverMachine.
+func (d *daemon) openMachine(ctx context.Context) (_ *machine, err error) {
+	p := d.cfg.Paths
+	if err := ownMachineDir(p.Machine); err != nil {
+		return nil, err
+	}
+	m := &machine{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.close())
+		}
+	}()
+	if m.store, err = sqlite.Open(ctx, sqlite.Config{Path: p.MachineStore(), Owner: d.self, Shared: true, Log: d.cfg.Log}); err != nil {
+		return nil, err
+	}
+	if m.releases, err = engine.NewReleases(engine.Config{Dir: filepath.Join(p.Machine, berth.DirReleases), Log: d.cfg.Log}); err != nil {
+		return nil, err
+	}
+	stand := d.cfg.Standin
+	socket := stand.Socket
+	if socket == "" {
+		socket = d.settings.Docker.Socket
+	}
+	if m.prober, err = environment.NewProber(environment.ProbeConfig{
+		Guest: d.guest, Root: stand.Root, Path: stand.Path, Socket: socket, Env: userVariables(d.cfg.Env),
+	}); err != nil {
+		return nil, err
+	}
+	journal, err := container.NewStoreJournal(m.store, berth.LocalHost)
+	if err != nil {
+		return nil, err
+	}
+	if m.containers, err = d.openContainers(journal, socket); err != nil {
+		return nil, err
+	}
+	manifests, err := environment.EmbeddedManifests()
+	if err != nil {
+		return nil, err
+	}
+	helper := stand.Helper
+	if helper == nil {
+		helper = []string{filepath.Join(d.cfg.BinDir, "berth-hoststep")}
+	}
+	m.service, err = environment.New(environment.Config{
+		Store: m.store,
+		Hosts: []environment.Host{{
+			Name: berth.LocalHost, Guest: d.guest, Facts: m.prober, Containers: dockerOf{m.containers, journal, berth.LocalHost},
+			StepDir: filepath.Join(p.Machine, berth.DirHostSteps), Helper: helper,
+		}},
+		Releases: m.releases, HostSteps: hostSteps{}, Manifests: manifests,
+		Liveness: liveness, Now: time.Now, Random: rand.Reader, Log: d.cfg.Log, Version: berth.Version(),
+		WatchEvery: stand.Watch,
+	})
+	return m, err
+}
+
+func (d *daemon) openContainers(journal container.Journal, socket string) (*container.Client, error) {
+	if socket == "" {
+		socket = filepath.Join("/", d.cfg.Standin.Root, "var/run/docker.sock")
+	}
+	return container.New(container.Config{
+		Dial:    func(ctx context.Context) (net.Conn, error) { return d.guest.Dial(ctx, "unix", socket) },
+		Journal: journal, Self: d.self, Log: d.cfg.Log,
+	})
+}
+
+// close lets go of everything; each part may be nil.
+func (m *machine) close() error {
+	if m.prober != nil {
+		m.prober.Close()
+	}
+	if m.containers != nil {
+		m.containers.Close()
+	}
+	if m.store != nil {
+		return m.store.Close()
+	}
+	return nil
+}
+
+// keepMachine takes up what dead daemons left, then tells the daemon's own
+// readers of what changes in the shared store, also by other daemons.
+func (d *daemon) keepMachine(ctx context.Context) {
+	select {
+	case <-d.sessions.Synced(): // the guest answers, or is known not to
+	case <-ctx.Done():
+		return
+	}
+	if left, err := d.machine.containers.Reconcile(ctx, nil); err != nil && ctx.Err() == nil {
+		d.cfg.Log.Warn("look after containers that were left", "error", err)
+	} else {
+		for _, l := range left {
+			d.cfg.Log.Info("a container that was left", "container", l.Entry.ID, "outcome", l.Outcome, "reason", l.Reason)
+		}
+	}
+	if err := d.machine.service.Recover(ctx); err != nil && ctx.Err() == nil {
+		d.cfg.Log.Error("take up operations that were left", "error", err)
+	}
+}
+
+// relayMachine passes the shared store's events on into the daemon's own
+// sequence, which is the one that readers follow. They are hints: one that was
+// missed while no daemon ran is not made up for.
+func (d *daemon) relayMachine(ctx context.Context) {
+	wake := d.machine.store.Watch(ctx)
+	page, err := d.machine.store.Events(ctx, 0, 1)
+	if err != nil {
+		d.cfg.Log.Warn("read the machine's events", "error", err)
+		return
+	}
+	after := page.Last
+	for range wake {
+		for {
+			page, err := d.machine.store.Events(ctx, after, 0)
+			if err != nil || len(page.Events) == 0 {
+				break
+			}
+			after = page.Events[len(page.Events)-1].Seq
+			if err := d.relay(ctx, page.Events); err != nil && ctx.Err() == nil {
+				d.cfg.Log.Warn("pass on the machine's events", "error", err)
+			}
+		}
+	}
+}
+
+func (d *daemon) relay(ctx context.Context, events []berth.Event) error {
+	var drafts []durable.EventDraft
+	for _, e := range events {
+		switch e.Kind {
+		case berth.EventOperationChanged, berth.EventEnvironmentChanged:
+			drafts = append(drafts, durable.EventDraft{Kind: e.Kind, Subject: e.Subject, Revision: e.Revision})
+		}
+	}
+	if len(drafts) == 0 {
+		return nil
+	}
+	_, err := d.store.Publish(ctx, drafts...)
+	return err
+}
+
+// ownMachineDir makes the directory, closed to others: who can write there can
+// make berth pull what they like.
+func ownMachineDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return berth.Errorf(berth.CodeStateDir, "make the machine directory: %w", err).WithFact("path", dir)
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return berth.Errorf(berth.CodeStateDir, "look at the machine directory: %w", err).WithFact("path", dir)
+	}
+	if !info.IsDir() || info.Mode().Perm()&0o077 != 0 {
+		return berth.Errorf(berth.CodeStateDir, "the machine directory %s is not a directory of mode 0700", dir).WithFact("path", dir).
+			WithHint("give it mode 0700, or set BERTH_MACHINE_DIR to another")
+	}
+	return nil
+}
+
+func liveness(id berth.Identity) durable.Liveness {
+	switch process.Look(id) {
+	case process.Alive:
+		return durable.OwnerAlive
+	case process.Dead:
+		return durable.OwnerDead
+	}
+	return durable.OwnerUnknown
+}
+
+// userVariables are those of the user's environment that say where Docker is.
+func userVariables(env []string) map[string]string {
+	out := map[string]string{}
+	for _, v := range env {
+		for _, name := range []string{"DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "XDG_RUNTIME_DIR"} {
+			if len(v) > len(name) && v[:len(name)] == name && v[len(name)] == '=' {
+				out[name] = v[len(name)+1:]
+			}
+		}
+	}
+	return out
+}
