@@ -111,6 +111,10 @@ type Installation struct {
 	Device   string             `json:"device"` // "gpu" or "cpu": which one it was verified with
 	// CheckImage is set only when this installation, or one before it, pulled it.
 	CheckImage *Image `json:"check_image,omitempty"`
+	// Superseded are images of earlier releases that an update put another in
+	// place of and that are still there, as containers use them. They go with the
+	// next update or removal.
+	Superseded []Image `json:"superseded,omitempty"`
 	// Verified are the versions under which the verify ladder was climbed; any
 	// change of one asks for a new climb.
 	Verified    map[string]string `json:"verified,omitempty"`

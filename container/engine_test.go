@@ -64,20 +64,17 @@ func forget(t *testing.T, d *lab.Daemon, id string) {
 func get(t *testing.T, port int, path string) string {
 	t.Helper()
 	hc := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	var body []byte
+	until(t, "the engine's answer at "+path, func() bool {
 		resp, err := hc.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
-		if err == nil {
-			b, _ := io.ReadAll(resp.Body)
-			_ = resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return string(b)
-			}
-			err = errors.New(resp.Status)
+		if err != nil {
+			return false
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the engine does not answer: %v", err)
-		}
-	}
+		defer resp.Body.Close() //nolint:errcheck // a test's
+		body, err = io.ReadAll(resp.Body)
+		return err == nil && resp.StatusCode == http.StatusOK
+	})
+	return string(body)
 }
 
 func TestEngineLife(t *testing.T) {
@@ -131,12 +128,13 @@ func TestEngineIsContained(t *testing.T) {
 		s.Entrypoint, s.ReadOnlyRoot, s.Tmpfs, s.Ports = []string{"/bin/probe"}, true, []string{"/tmp"}, []Port{{8000, 0}}
 		id := begin(t, d, c, s)
 		var out []byte
-		for len(out) == 0 {
+		until(t, "what the container says of itself", func() bool {
 			var err error
-			if out, _, err = c.Output(within(t, 10*time.Second), id, 0); err != nil {
+			if out, _, err = c.Output(t.Context(), id, 0); err != nil {
 				t.Fatal(err)
 			}
-		}
+			return len(out) > 0
+		})
 		var sees seen
 		if err := json.Unmarshal(out, &sees); err != nil {
 			t.Fatal(err)
@@ -235,15 +233,13 @@ func TestEngineCrash(t *testing.T) {
 		s.Env = []string{"LAB_CRASH_MS=50", "LAB_CRASH_CODE=42", "LAB_CRASH_TEXT=CUDA out of memory"}
 		id := begin(t, d, c, s)
 		var st State
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		until(t, "the crash", func() bool {
 			var err error
-			if st, err = c.Inspect(t.Context(), id); err != nil || time.Now().After(deadline) {
-				t.Fatalf("%+v, %v", st, err)
+			if st, err = c.Inspect(t.Context(), id); err != nil {
+				t.Fatal(err)
 			}
-			if !st.Running && !st.Finished.IsZero() {
-				break
-			}
-		}
+			return !st.Running && !st.Finished.IsZero()
+		})
 		if st.Exit != 42 || st.Status != "exited" {
 			t.Errorf("%+v", st)
 		}
@@ -408,7 +404,7 @@ func TestImagesInUse(t *testing.T) {
 		if err != nil || len(users) != 3 || slices.ContainsFunc(users, func(u User) bool { return u.State != "created" || !slices.Contains(names, u.Name) }) {
 			t.Fatalf("%+v, %v", users, err)
 		}
-		if e := wantCode(t, c.RemoveImage(t.Context(), image), berth.CodeResourceInUse); !strings.Contains(e.Facts["containers"], "by-tag") {
+		if e := coded(t, c.RemoveImage(t.Context(), image), berth.CodeResourceInUse); !strings.Contains(e.Facts["containers"], "by-tag") {
 			t.Errorf("%v", e.Facts)
 		}
 		for _, u := range users {

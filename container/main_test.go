@@ -59,7 +59,13 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-func wantCode(t *testing.T, err error, code berth.Code) *berth.Error {
+func wantCode(t *testing.T, err error, code berth.Code) {
+	t.Helper()
+	_ = coded(t, err, code)
+}
+
+// coded gives the error with its facts.
+func coded(t *testing.T, err error, code berth.Code) *berth.Error {
 	t.Helper()
 	if !errors.Is(err, code) {
 		t.Fatalf("got %v, want %s", err, code)
@@ -71,9 +77,21 @@ func wantCode(t *testing.T, err error, code berth.Code) *berth.Error {
 	return e
 }
 
+// until looks again and again at something that another process does.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("still waiting: %s", what)
+		}
+	}
+}
+
 func wantReason(t *testing.T, err error, code berth.Code, reason string) {
 	t.Helper()
-	if e := wantCode(t, err, code); e.Facts["reason"] != reason {
+	if e := coded(t, err, code); e.Facts["reason"] != reason {
 		t.Fatalf("reason %q, want %q: %v", e.Facts["reason"], reason, err)
 	}
 }

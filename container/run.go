@@ -165,7 +165,7 @@ func (c *Client) runToEnd(ctx context.Context, id, ref string) (exit int, err er
 func drain(wait moby.ContainerWaitResult) {
 	select {
 	case <-wait.Result:
-	case <-wait.Error:
+	case <-wait.Error: //nolint:errcheck // it was told to end
 	}
 }
 

@@ -101,7 +101,7 @@ var (
 	envName       = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
 )
 
-func invalid(format string, args ...any) error {
+func invalid(format string, args ...any) *berth.Error {
 	return berth.Errorf(berth.CodeInvalidArgument, "container: "+format, args...)
 }
 
@@ -186,11 +186,11 @@ func keptAway(source string) error {
 	for _, k := range kept {
 		// Neither it, nor what is in it, nor what it is in.
 		if source == k || strings.HasPrefix(source, k+"/") || strings.HasPrefix(k, source+"/") {
-			return invalid("%.200q is not given to containers", source).(*berth.Error).WithFact("path", source)
+			return invalid("%.200q is not given to containers", source).WithFact("path", source)
 		}
 	}
 	if base := path.Base(source); base == "docker.sock" || base == "containerd.sock" || base == "podman.sock" {
-		return invalid("%.200q is the socket of a container engine", source).(*berth.Error).WithFact("path", source)
+		return invalid("%.200q is the socket of a container engine", source).WithFact("path", source)
 	}
 	return nil
 }

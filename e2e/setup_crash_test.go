@@ -88,7 +88,8 @@ func (l *labHouse) through(points []string, between func(), args ...string) (op 
 		}
 		// The command lost its daemon before it had an answer: whoever gives it
 		// again follows the same operation, or finds it done.
-		if list := l.operations(); len(list) > 0 && list[0].Phase.Terminal() && list[0].Phase != berth.PhaseFailed {
+		list := l.operations()
+		if len(list) > 0 && string(list[0].Kind) == args[0] && list[0].Phase.Terminal() && list[0].Phase != berth.PhaseFailed {
 			return list[0], deaths
 		}
 		l.t.Logf("again after: %s", strings.TrimSpace(errs.String()))

@@ -324,3 +324,30 @@ func TestPullFails(t *testing.T) {
 		t.Errorf("%d operations after a reset", len(list))
 	}
 }
+
+// TestUpdate: another release takes the place of the installed one, and after
+// the removal nothing of either is left.
+func TestUpdate(t *testing.T) {
+	l := newLabHouse(t, lab.Docker28, lab.MachineOptions{Toolkit: "1.18.0"})
+	l.must("up")
+	before := l.inventory()
+	first := l.addRelease(true)
+	l.op("setup", first.Engine, "--yes")
+	second := first
+	second.ID, second.Version = "labengine-2-r1", "2"
+	second.Images = map[string]berth.Image{"linux/amd64": l.registry.Push(t, "lab/engine", lab.RandomImage(t, 3000))}
+	l.add(second)
+	// Setting up another release over it is refused: that is an update.
+	if _, errs, code := l.run("setup", first.Engine, "--release", second.ID, "--yes"); code != berth.ExitRefused || !strings.Contains(errs, "berth update") {
+		t.Errorf("exit %d\n%s", code, errs)
+	}
+	op := l.op("update", first.Engine, "--yes")
+	if op.Phase != berth.PhaseReady || op.Plan.Release.ID != second.ID {
+		t.Fatalf("%s %+v", op.Phase, op.Error)
+	}
+	if out := l.must("engine", "show", first.Engine, "--json"); !strings.Contains(out, second.ID) {
+		t.Error(out)
+	}
+	l.op("remove", first.Engine, "--yes")
+	l.untouched(before)
+}

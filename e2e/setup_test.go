@@ -41,7 +41,6 @@ type labHouse struct {
 	docker   *lab.Daemon
 	machine  *lab.Machine
 	registry *lab.Registry
-	release  berth.Release
 }
 
 func newLabHouse(t *testing.T, g lab.Generation, o lab.MachineOptions) *labHouse {
@@ -90,6 +89,12 @@ func (l *labHouse) addRelease(gpu bool) berth.Release {
 		r.MinComputeCapability = "8.0"
 		r.CheckImages = map[string]berth.Image{"linux/amd64": l.registry.Push(l.t, "lab/check", lab.CheckImage(l.t))}
 	}
+	l.add(r)
+	return r
+}
+
+func (l *labHouse) add(r berth.Release) {
+	l.t.Helper()
 	text, err := json.Marshal(r)
 	if err != nil {
 		l.t.Fatal(err)
@@ -99,8 +104,6 @@ func (l *labHouse) addRelease(gpu bool) berth.Release {
 		l.t.Fatal(err)
 	}
 	l.must("engine", "releases", "add", path)
-	l.release = r
-	return r
 }
 
 // timeOut bounds the wait for something that takes a fraction of it.

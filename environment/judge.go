@@ -164,7 +164,7 @@ func (j *judgement) installed(r berth.Release) {
 		j.block(berth.BlockInstalledOther, fmt.Sprintf("The removal of %s (%s) has not ended. Let it end first: berth remove %s", have.Engine, have.Release.ID, have.Engine),
 			"engine", have.Engine, "installed", have.Release.ID, "release", r.ID)
 	case have.Release.ID != r.ID && j.in.Kind == berth.OperationSetup:
-		j.block(berth.BlockInstalledOther, fmt.Sprintf("%s is installed with release %s. Replace it, keeping the models: berth setup %s --reinstall --release %s", have.Engine, have.Release.ID, have.Engine, r.ID),
+		j.block(berth.BlockInstalledOther, fmt.Sprintf("%s is installed with release %s. Replace it, keeping the models: berth update %s --release %s", have.Engine, have.Release.ID, have.Engine, r.ID),
 			"engine", have.Engine, "installed", have.Release.ID, "release", r.ID)
 	}
 }

@@ -201,7 +201,7 @@ func (p *performer) Inspect(ctx context.Context, act opAct) (durable.Finding, er
 		if err != nil {
 			return durable.Finding{}, err
 		}
-		if inst != nil && inst.Operation == act.RecordID && inst.Status == berth.InstallationReady && inst.Release.ID == op.Plan.Release.ID {
+		if inst != nil && inst.Operation == act.RecordID && inst.Status == berth.InstallationReady && inst.Release.ID == op.Plan.Release.ID && len(inst.Superseded) == 0 {
 			return durable.Finding{Verdict: durable.VerdictCompleted, Detail: "the installation is recorded"}, nil
 		}
 	case effRemove:

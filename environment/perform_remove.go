@@ -89,37 +89,46 @@ func (p *performer) remove(ctx context.Context, h *provisioner, act opAct) (opEv
 	return done, p.insts.remove(ctx, *rec)
 }
 
-// removeImages removes the engine's image, and the check image if berth pulled
-// it, where nobody else has a use for them: no container of any kind, no other
-// installation.
+// removeImages removes the engine's images, and the check image if berth pulled
+// it, where nobody else has a use for them.
 func (h *provisioner) removeImages(ctx context.Context, act opAct, inst berth.Installation, others []berth.Installation) error {
-	shared := func(image berth.Image) bool {
-		return slices.ContainsFunc(others, func(o berth.Installation) bool {
-			return o.Image.Digest == image.Digest || o.CheckImage != nil && o.CheckImage.Digest == image.Digest
-		})
-	}
-	var images []berth.Image
-	if !shared(inst.Image) {
-		images = append(images, inst.Image)
-	}
-	if inst.CheckImage != nil && !shared(*inst.CheckImage) {
+	images := append([]berth.Image{inst.Image}, inst.Superseded...)
+	if inst.CheckImage != nil {
 		images = append(images, *inst.CheckImage)
 	}
 	for _, image := range images {
-		users, err := h.Containers.ImageUsers(ctx, image)
-		if err != nil {
-			return fmt.Errorf("look who uses %s: %w", image.Reference(), err)
-		}
-		if len(users) > 0 { // somebody's: it stays, and so does the image
-			h.log.Info("an image stays, as containers use it", "host", h.Name, "image", image.Reference(), "containers", users)
-			continue
-		}
-		act.Report(berth.Progress{Stage: "remove", Note: "image " + image.Repository})
-		if err := h.Containers.RemoveImage(ctx, image); err != nil && berth.AsError(err).Code != berth.CodeResourceInUse {
-			return fmt.Errorf("remove %s: %w", image.Reference(), err)
+		if _, err := h.dropImage(ctx, act, image, others); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// dropImage removes an image that no container of any kind uses and no other
+// installation names. gone = it is not there any more.
+func (h *provisioner) dropImage(ctx context.Context, act opAct, image berth.Image, others []berth.Installation) (gone bool, err error) {
+	if slices.ContainsFunc(others, func(o berth.Installation) bool {
+		return o.Image.Digest == image.Digest || o.CheckImage != nil && o.CheckImage.Digest == image.Digest
+	}) {
+		return false, nil
+	}
+	users, err := h.Containers.ImageUsers(ctx, image)
+	if err != nil {
+		return false, fmt.Errorf("look who uses %s: %w", image.Reference(), err)
+	}
+	if len(users) > 0 { // somebody's: it stays, and so does the image
+		h.log.Info("an image stays, as containers use it", "host", h.Name, "image", image.Reference(), "containers", users)
+		return false, nil
+	}
+	act.Report(berth.Progress{Stage: "remove", Note: "image " + image.Repository})
+	err = h.Containers.RemoveImage(ctx, image)
+	if err != nil && berth.AsError(err).Code == berth.CodeResourceInUse {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("remove %s: %w", image.Reference(), err)
+	}
+	return true, nil
 }
 
 // cleanUp takes back what only a running operation needs: the files of its host

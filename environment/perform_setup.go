@@ -237,8 +237,56 @@ func (p *performer) activate(ctx context.Context, act opAct) (opEvent, error) {
 			in.CheckImage = plan.CheckImage
 		}
 	}
-	if was != nil && was.Operation == act.RecordID && was.Release.ID == in.Release.ID && was.Status == berth.InstallationReady {
-		return opEvent{Kind: evActivated}, nil
+	if was == nil || was.Operation != act.RecordID || was.Release.ID != in.Release.ID || was.Status != berth.InstallationReady {
+		in.Superseded = supersededBy(in, was)
+		if err := p.insts.put(ctx, in, rec); err != nil {
+			return opEvent{}, err
+		}
 	}
-	return opEvent{Kind: evActivated}, p.insts.put(ctx, in, rec)
+	return opEvent{Kind: evActivated}, p.dropSuperseded(ctx, act)
+}
+
+// supersededBy are the images that in takes the place of; was may be nil.
+func supersededBy(in berth.Installation, was *berth.Installation) []berth.Image {
+	if was == nil {
+		return nil
+	}
+	return slices.DeleteFunc(append(slices.Clone(was.Superseded), was.Image), func(i berth.Image) bool {
+		return i.Digest == in.Image.Digest || in.CheckImage != nil && i.Digest == in.CheckImage.Digest
+	})
+}
+
+// dropSuperseded removes what an update made useless. What is still used stays
+// in the record: a failure here fails no update.
+func (p *performer) dropSuperseded(ctx context.Context, act opAct) error {
+	t := act.State.Op.Target
+	in, rec, err := p.insts.get(ctx, t)
+	if err != nil || in == nil || len(in.Superseded) == 0 {
+		return err
+	}
+	h, err := p.at(t.Host)
+	if err != nil {
+		return err
+	}
+	others, err := p.insts.on(ctx, t.Host)
+	if err != nil {
+		return err
+	}
+	others = slices.DeleteFunc(others, func(i berth.Installation) bool { return i.Engine == t.Engine })
+	var left []berth.Image
+	for _, image := range in.Superseded {
+		gone, err := h.dropImage(ctx, act, image, others)
+		if err != nil {
+			h.log.Warn("the image of an earlier release stays", "host", h.Name, "image", image.Reference(), "error", err)
+		}
+		if !gone {
+			left = append(left, image)
+		}
+	}
+	if len(left) == len(in.Superseded) {
+		return nil
+	}
+	in.Superseded = left
+	_, err = p.insts.change(ctx, *in, *rec)
+	return err
 }

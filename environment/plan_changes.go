@@ -117,6 +117,10 @@ func (j *judgement) engineChanges() {
 	if have := installationOf(j.in.Installations, j.in.Target); p.Kind == berth.OperationUpdate && have != nil {
 		j.change(berth.ChangeStopContainers, false, "Stop what "+r.Engine+" has loaded, and go over from "+have.Release.ID, "two releases never run side by side",
 			"engine", r.Engine, "from", have.Release.ID, "to", r.ID)
+		if have.Image.Digest != p.Image.Digest {
+			j.change(berth.ChangeRemoveImage, false, "Remove the image of "+have.Engine+" "+have.Release.Version, "the new release takes its place; it stays while a container uses it, and is never forced",
+				"image", have.Image.Reference())
+		}
 	}
 }
 

@@ -111,6 +111,10 @@ func (r *removal) images(have berth.Installation) {
 		r.change(berth.ChangeRemoveImage, false, "Remove the image of "+have.Engine+" "+have.Release.Version, "unless a container that is not berth's uses it by then; it is never forced",
 			"image", have.Image.Reference())
 	}
+	for _, image := range have.Superseded {
+		r.change(berth.ChangeRemoveImage, false, "Remove the image of an earlier release of "+have.Engine, "an update put another in its place; unless a container uses it by then",
+			"image", image.Reference())
+	}
 	check := have.CheckImage
 	if check == nil || check.Digest == have.Image.Digest {
 		return
@@ -142,7 +146,7 @@ func (r *removal) models(have berth.Installation) {
 	case len(others) > 0:
 		r.keep("the models", "they are also those of "+strings.Join(others, ", "))
 	default:
-		c := r.change(berth.ChangeRemoveModels, false, "Remove all models", "no other engine is installed; keep them with --keep-models")
+		c := r.change(berth.ChangeRemoveModels, false, "Remove all models", "no other engine is installed; without --models they stay")
 		if r.in.ModelBytes > 0 {
 			c.Why += "; this frees " + bytesInWords(r.in.ModelBytes)
 		}

@@ -303,11 +303,11 @@ func TestUpdate(t *testing.T) {
 	g.cfg.Releases.(testReleases)["vllm-2"] = testRelease("vllm-2", "2")
 	g.m.set(func() { g.m.calls = nil })
 	g.phase(g.agreed(berth.BeginOperation{Kind: berth.OperationUpdate, Release: "vllm-2"}).ID, berth.PhaseReady)
-	want := []string{"pull vllm-openai@2", "hold vllm", "unload vllm", "remove containers of vllm", "release vllm"}
+	want := []string{"pull vllm-openai@2", "hold vllm", "unload vllm", "remove containers of vllm", "release vllm", "remove image vllm-openai@1"}
 	if got := g.m.did(); !slices.Equal(got, want) {
 		t.Errorf("it did %q", got)
 	}
-	if in := g.installed(); in.Release.ID != "vllm-2" || in.CheckImage == nil {
+	if in := g.installed(); in.Release.ID != "vllm-2" || in.CheckImage == nil || in.Superseded != nil {
 		t.Errorf("installed is %+v", in)
 	}
 }

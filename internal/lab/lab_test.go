@@ -22,13 +22,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // process of its own, and kills that.
 func TestKilled(t *testing.T) {
 	if os.Getenv("LAB_TEST_KILLED") == "" {
-		t.Skip("it is a part of TestNothingOutlivesTheTests")
+		return
 	}
 	d := Docker(t, Docker26)
 	if _, err := os.Stdout.WriteString("ready " + d.Dir + "\n"); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Minute)
+	<-time.After(time.Minute) // it is killed before
 }
 
 // A test process that is killed leaves no daemon, no mount, no bridge.
@@ -105,14 +105,15 @@ func TestTheNextSweeps(t *testing.T) {
 // berth's reasons.
 func TestRegistryFaults(t *testing.T) {
 	r := NewRegistry(t)
-	img := r.Push(t, "a/b", RandomImage(t, 100_000))
+	random := RandomImage(t, 100_000)
+	img := r.Push(t, "a/b", random)
 	layer := ""
-	for digest, b := range RandomImage(t, 100_000).Blobs {
-		if len(b) > 50_000 {
+	for digest, b := range random.Blobs {
+		if int64(len(b)) == random.Layers[0] {
 			layer = digest
 		}
 	}
-	if layer == "" || img.DownloadBytes < 100_000 {
+	if img.DownloadBytes < 100_000 || img.Digest != random.Digest {
 		t.Fatalf("%+v", img)
 	}
 	get := func(path string) (int, []byte, error) {
@@ -138,5 +139,20 @@ func TestRegistryFaults(t *testing.T) {
 	r.Break("a/b", Fault{LieManifest: true, Times: 1})
 	if status, b, err := get(manifest); err != nil || status != 200 || digestOf(b) == img.Digest {
 		t.Errorf("%d %s, %v", status, b, err)
+	}
+	blob := "/v2/a/b/blobs/" + layer
+	if status, b, err := get(blob); err != nil || status != 200 || digestOf(b) != layer {
+		t.Fatalf("%d, %d bytes, %v", status, len(b), err)
+	}
+	r.Break("a/b", Fault{Corrupt: true, AtByte: 10, Times: 1})
+	if _, b, err := get(blob); err != nil || digestOf(b) == layer || int64(len(b)) != random.Layers[0] {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+	r.Break("a/b", Fault{Cut: true, AtByte: 1000, Times: 1})
+	if _, b, err := get(blob); err == nil || len(b) != 1000 {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+	if _, b, err := get(blob); err != nil || digestOf(b) != layer {
+		t.Errorf("it is not well again: %v", err)
 	}
 }
