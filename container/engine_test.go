@@ -257,6 +257,10 @@ func TestStopIsProvedOrSaidToBeUnproved(t *testing.T) {
 		s := engineSpec(image, "stubborn")
 		s.Entrypoint, s.Argv, s.Ports = []string{"/bin/probe"}, []string{"stubborn"}, nil
 		id := begin(t, d, c, s)
+		until(t, "the container that stops hearing", func() bool {
+			out, _, err := c.Output(t.Context(), id, 0)
+			return err == nil && len(out) > 0
+		})
 		stopped, err := c.Stop(within(t, time.Minute), id, time.Second)
 		if err != nil || !stopped.Confirmed || stopped.How != StopExited || stopped.Exit != 137 {
 			t.Errorf("%+v, %v", stopped, err)

@@ -2,6 +2,7 @@ package container
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
@@ -88,7 +89,12 @@ func (c *Client) reconcile(ctx context.Context, e Entry, adopt func(Entry, State
 	if !mine {
 		// From here on it is ours to end, and nobody else's: of two daemons that find
 		// it, one wins.
-		if err := c.cfg.Journal.Claim(ctx, e); err != nil {
+		err := c.cfg.Journal.Claim(ctx, e)
+		if errors.Is(err, berth.CodeConflict) || errors.Is(err, berth.CodeFenced) || errors.Is(err, berth.CodeRevisionMismatch) {
+			l.Outcome, l.Reason = OutcomeOwned, "another took it: "+err.Error()
+			return l
+		}
+		if err != nil {
 			return kept(err.Error())
 		}
 		l.Entry.Owner = c.cfg.Self
