@@ -155,7 +155,7 @@ var catalogue = [...]CatalogueEntry{
 	{CodeConsentRequired, 409, ExitNeedsPerson, "The change needs the consent of a person.", "look at the plan, then repeat with --approve DIGEST, or --yes"},
 	{CodeReceiptConflict, 409, ExitRefused, "The receipt is not for the host step that waits, or was used before.", "read the operation again: berth op show"},
 	{CodePrerequisiteBlocked, 409, ExitNeedsPerson, "The machine lacks something that berth will not change.", "do what the blocker says, then: berth op resume"},
-	{CodeReloginRequired, 409, ExitNeedsPerson, "The new group is not effective in this login yet.", "log out and in again; the operation goes on by itself"},
+	{CodeReloginRequired, 409, ExitNeedsPerson, "The new group is not effective in this login yet.", "log out and in again, then: berth up; the operation goes on by itself"},
 	{CodeRebootRequired, 409, ExitNeedsPerson, "The machine must be restarted before the operation can go on.", "restart it; the operation goes on by itself"},
 	{CodeElevationDeclined, 409, ExitNeedsPerson, "The privileged step was declined.", "berth op resume asks again"},
 	{CodeHostStepInvalid, 400, ExitFailed, "The helper refused the request of the privileged step.", "run the berth-hoststep of the same build as the daemon"},

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -176,4 +177,39 @@ func TestRestartOfMany(t *testing.T) {
 		return st.Guest.Reachable && st.Sessions.Running == n
 	})
 	t.Logf("and after %v when the guest was killed", time.Since(start).Round(time.Millisecond))
+}
+
+// TestUpFromANewerLogin: a daemon and a guest keep the groups of the login that
+// started them. `berth up` from one that has more puts others in their place,
+// and what runs goes on.
+func TestUpFromANewerLogin(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives a process other groups")
+	}
+	h := newHouse(t)
+	s := h.startSession("--", "cat")
+	before := h.status()
+	up := func(groups ...uint32) (string, berth.Status) {
+		t.Helper()
+		cmd := h.command("up")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Groups: groups}}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return string(out), h.status()
+	}
+	out, after := up(54321)
+	if after.Daemon.PID == before.Daemon.PID || after.Guest.PID == before.Guest.PID || !strings.Contains(out, "54321") {
+		t.Fatalf("daemon %d → %d, guest %d → %d\n%s", before.Daemon.PID, after.Daemon.PID, before.Guest.PID, after.Guest.PID, out)
+	}
+	if got := h.session(s.ID); got.State != berth.SessionRunning || got.PID != s.PID && s.PID != 0 {
+		t.Errorf("the session is %s", got.State)
+	}
+	if _, again := up(54321); again.Daemon.PID != after.Daemon.PID {
+		t.Error("it was started again for nothing")
+	}
+	if _, again := up(); again.Daemon.PID != after.Daemon.PID {
+		t.Error("a login with fewer groups started it again")
+	}
 }

@@ -425,6 +425,11 @@ var warningCases = []planCase{
 		in.Facts.Docker.DaemonJSONKeys = map[string]string{"default-address-pools": `[{"base":"10.200.0.0/23","size":24}]`}
 		in.Facts.Docker.Networks = []string{"10.200.0.0/24", "10.200.1.0/24"}
 	}},
+	{"warn_address_pools_bip", "an address for the bridge alone is no range for the rest", func(in *JudgeInput) {
+		noDocker(in)
+		vpn(in, "")
+		in.Facts.Docker.DaemonJSON, in.Facts.Docker.DaemonJSONKeys = daemonOK, map[string]string{"bip": `"10.5.0.1/24"`}
+	}},
 	{"warn_live_restore", "", func(in *JudgeInput) {
 		docker(in, "27.5.1", "1.47")
 		noToolkit(in)

@@ -101,8 +101,15 @@ func (j *judgement) noAccess(text string) {
 
 // relogin says that only a new login is missing, and names what else is.
 func (j *judgement) relogin(n needs) {
-	j.block(berth.BlockRelogin, "You were added to group docker, and this login does not know it yet. Log out and in again (a restart of the machine does too); berth goes on by itself when it has become effective.",
-		"user", j.f.User.Name, "group", dockerGroup)
+	text := "You were added to group docker, and this login does not know it yet. Log out and in again"
+	var commands []string
+	if host := j.in.Target.Host; host == "" || host == berth.LocalHost {
+		// Programs that outlive a login keep its groups.
+		text += ", then run the command if berth ran on meanwhile"
+		commands = []string{"berth up"}
+	}
+	j.block(berth.BlockRelogin, text+"; berth goes on by itself when it has become effective. Where it still has not, as with desktops that keep the old login, restart the machine.",
+		"user", j.f.User.Name, "group", dockerGroup).Commands = commands
 	after := " berth plans that once you have logged in again."
 	if n.has(compDockerEngine) {
 		j.block(berth.BlockDockerCLI, "Docker is not installed."+after)

@@ -30,6 +30,7 @@ var failureSigns = []failureSign{
 	{[]string{"trying to overwrite", "conflicts with", "which obsoletes", "conflicting packages"}, "A package that is installed stands against Docker's own. berth removes none of yours: remove the one that the log names, then try again."},
 	{[]string{"unable to configure the docker daemon with file", "unknown configuration key", "conflict with configuration from json file", "the following directives are specified both as a flag and in the configuration file"}, "Docker refuses its configuration: what /etc/docker/daemon.json says is unknown to it, or is also set in its service file. The old file was put back; take the key out of one of the two, then try again."},
 	{[]string{"driver/library version mismatch"}, "The NVIDIA driver that runs and its library are of different versions. Restart the machine, then try again."},
+	{[]string{"nvml: insufficient permissions", "initialize nvml: insufficient permissions"}, "SELinux keeps the card from containers. Let it through with: sudo setsebool -P container_use_devices 1. Then try again."},
 	{[]string{"failed to initialize nvml", "could not load nvml", "nvml: driver not loaded"}, "The NVIDIA driver does not answer. See that nvidia-smi works, then try again."},
 	{[]string{"failed to create nat chain", "iptables failed", "can't initialize iptables table", "could not fetch rule set generation id"}, "Docker cannot set its firewall rules. A kernel that was updated and not started yet is the usual reason: restart the machine, then try again."},
 	{[]string{"devices cgroup isn't mounted", "cgroups: cgroup mountpoint does not exist", "cgroup mountpoint does not exist"}, "Docker finds no cgroups, as inside another container. Use a host that may run Docker."},
@@ -45,7 +46,7 @@ var poolSigns = []string{
 	"no available network",
 }
 
-// Explain says in words why a host step failed, from the end of its log and the
+// Explain says in words why a host step or the check failed, from the end of its log and the
 // facts of the host; "" = it is not known. It never says more than the log does.
 func Explain(logTail string, facts berth.Facts) string {
 	if len(logTail) > maxExplain {

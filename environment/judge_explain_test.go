@@ -31,6 +31,7 @@ func TestExplain(t *testing.T) {
 		{"E: The repository is not signed. NO_PUBKEY 7EA0A9C3F273FCD8", goodFacts(), "pinned key"},
 		{"write /usr/bin/dockerd: no space left on device", goodFacts(), "disk is full"},
 		{"Failed to initialize NVML: Driver/library version mismatch", goodFacts(), "Restart the machine"},
+		{"Failed to initialize NVML: Insufficient Permissions", goodFacts(), "container_use_devices"},
 		{"unable to configure the Docker daemon with file /etc/docker/daemon.json: the following directives are specified both as a flag and in the configuration file: hosts", goodFacts(), "put back"},
 		{"failed to create NAT chain DOCKER: iptables failed", goodFacts(), "kernel"},
 		{"E: Release file is not valid yet (invalid for another 2h)", goodFacts(), "clock"},

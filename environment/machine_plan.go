@@ -127,7 +127,11 @@ func onlyRelogin(p *berth.Plan) bool {
 }
 
 func reloginError(p *berth.Plan) *berth.OpError {
-	return opError(berth.Errorf(berth.CodeReloginRequired, "%s", p.Blockers[0].Message))
+	err := berth.Errorf(berth.CodeReloginRequired, "%s", p.Blockers[0].Message)
+	if list := p.Blockers[0].Commands; len(list) > 0 {
+		err = err.WithHint("log out and in again, then: " + strings.Join(list, "; "))
+	}
+	return opError(err)
 }
 
 // standsAgainst is the first reason why p cannot be carried out; nil = none. The

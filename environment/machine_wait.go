@@ -98,6 +98,8 @@ func hostStepError(r berth.Receipt, pools poolState) *berth.OpError {
 		default:
 			err.Hint = "look whether /etc/docker/daemon.json sets default-address-pools and which routes cover them, then: berth op resume"
 		}
+	} else if why := Explain(log, berth.Facts{}); why != "" {
+		err.Hint = why
 	}
 	return opError(err)
 }
@@ -202,7 +204,11 @@ func (s opState) reconciled(in opInput) (opStep, error) {
 	case s.Op.CancelAsked:
 		return s.cleanUp()
 	case l.Relogin && (phase == berth.PhaseChecking || phase == berth.PhaseAwaitingRelogin):
-		s.Op.Error = opError(berth.Errorf(berth.CodeReloginRequired, "the docker group is not effective in this login yet"))
+		err := berth.Errorf(berth.CodeReloginRequired, "the docker group is not effective in this login yet")
+		if h := s.Op.Target.Host; h == berth.LocalHost {
+			err = err.WithHint("after a new login: berth up. If it still waits then, restart the machine")
+		}
+		s.Op.Error = opError(err)
 		return s.doing(berth.PhaseAwaitingRelogin, effWatchRelogin)
 	case l.Reboot && (phase == berth.PhaseChecking || phase == berth.PhaseAwaitingReboot):
 		s.Op.Error = opError(berth.Errorf(berth.CodeRebootRequired, "the machine has not been restarted yet"))

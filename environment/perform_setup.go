@@ -65,7 +65,11 @@ func judgeCheck(r CheckResult, gpu string, route gpuRoute) error {
 	if r.ExitCode == 0 {
 		why = "it saw other cards, or none"
 	}
-	return rungFailed("container_gpu", "a container does not see %s: %s", gpu, why).
+	err := rungFailed("container_gpu", "a container does not see %s: %s", gpu, why)
+	if hint := Explain(r.Stdout+"\n"+r.Stderr, berth.Facts{}); hint != "" {
+		err = err.WithHint(hint)
+	}
+	return err.
 		WithFact("gpu", gpu).WithFact("route", string(route)).WithFact("exit_code", strconv.Itoa(r.ExitCode)).
 		WithFact("stdout", outputTail(r.Stdout)).WithFact("stderr", outputTail(r.Stderr))
 }

@@ -141,6 +141,18 @@ func TestHostStepOutcomes(t *testing.T) {
 			t.Errorf("it says %+v", op.Error)
 		}
 	})
+	t.Run("failed for a reason that is known", func(t *testing.T) {
+		g := newRig(t)
+		op := g.waiting()
+		r := receiptOf(*op.HostStep, berth.ReceiptFailed)
+		r.LogTail = "docker.service: Start request repeated too quickly."
+		if _, err := g.s.AcceptReceipt(t.Context(), op.ID, r); err != nil {
+			t.Fatal(err)
+		}
+		if op = g.failed(op.ID, berth.CodeHostStepFailed); !strings.Contains(op.Error.Hint, "journalctl") {
+			t.Errorf("it says %+v", op.Error)
+		}
+	})
 	t.Run("login", func(t *testing.T) {
 		g := newRig(t)
 		op := g.waiting()

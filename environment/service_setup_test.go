@@ -60,6 +60,7 @@ func TestCheckFailsBeforeThePull(t *testing.T) {
 		"another card": {Stdout: "GPU-99999999-2222-3333-4444-555555555555\n"},
 		"no card":      {ExitCode: 9, Stderr: "no devices were found"},
 		"only a part":  {Stdout: "x" + testGPU + "\n"},
+		"SELinux":      {ExitCode: 255, Stdout: "Failed to initialize NVML: Insufficient Permissions"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newRig(t)
@@ -68,6 +69,9 @@ func TestCheckFailsBeforeThePull(t *testing.T) {
 			if op.Error.Facts["rung"] != "container_gpu" || op.Error.Facts["stderr"] != result.Stderr {
 				t.Errorf("facts %v", op.Error.Facts)
 			}
+			if name == "SELinux" && !strings.Contains(op.Error.Hint, "container_use_devices") {
+				t.Errorf("hint %q", op.Error.Hint)
+			}
 			if slices.Contains(g.m.did(), "pull vllm-openai@1") {
 				t.Error("the engine was pulled")
 			}
@@ -75,6 +79,36 @@ func TestCheckFailsBeforeThePull(t *testing.T) {
 			g.resume(op.ID, "")
 			g.phase(op.ID, berth.PhaseReady)
 		})
+	}
+}
+
+// Each rung that facts can show fails under its own name: a person is told which
+// part of the way to the card is broken.
+func TestClimb(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*berth.Facts)
+		rung   string // "" = it passes
+	}{
+		"all is well":           {func(*berth.Facts) {}, ""},
+		"no card on the bus":    {func(f *berth.Facts) { f.GPU.OnBus = 0 }, "pci"},
+		"the bus is not known":  {func(f *berth.Facts) { f.GPU.OnBus = 0; f.Unknown = []berth.Unknown{{Fact: string(FactPCI)}} }, ""},
+		"driver was upgraded":   {func(f *berth.Facts) { f.GPU.Library = "590.1" }, "driver"},
+		"another card":          {func(f *berth.Facts) { f.GPU.Cards[0].UUID = "GPU-2" }, "nvidia_smi"},
+		"Docker is gone":        {func(f *berth.Facts) { f.Docker.Reachable = false }, "docker"},
+		"CDI was turned off":    {func(f *berth.Facts) { f.Docker.CDI = false }, "gpu_route"},
+		"not in any CDI device": {func(f *berth.Facts) { f.Docker.CDIDevices, f.Toolkit.Specs = []string{gpuKind + "=GPU-2"}, nil }, "gpu_route"},
+	} {
+		f := workingFacts()
+		f.GPU.Library = f.GPU.Module
+		f.GPU.OnBus = 1
+		c.change(&f)
+		rung := ""
+		if err := climb(f, berth.Plan{GPU: testGPU}); err != nil {
+			rung = berth.AsError(err).Facts["rung"]
+		}
+		if rung != c.rung {
+			t.Errorf("%s: fell from %q, want %q", name, rung, c.rung)
+		}
 	}
 }
 
@@ -289,9 +323,13 @@ func TestRelogin(t *testing.T) {
 	}
 	// A person who cannot wait is told the same by the machine.
 	again := g.resume(op.ID, "")
-	g.until(op.ID, "waiting again", func(o berth.Operation) bool {
+	got = g.until(op.ID, "waiting again", func(o berth.Operation) bool {
 		return o.Phase == berth.PhaseAwaitingRelogin && o.Revision > again.Revision
 	})
+	// Not every new login is one: what else helps must be said.
+	if got.Error == nil || !strings.Contains(got.Error.Hint, "berth up") || !strings.Contains(got.Error.Hint, "restart the machine") {
+		t.Errorf("it says %+v", got.Error)
+	}
 	g.m.set(func() { g.m.facts = workingFacts() })
 	g.s.Nudge("local")
 	g.phase(op.ID, berth.PhaseAwaitingConsent)

@@ -224,6 +224,11 @@ func (r *run) hookIsNewer() bool {
 }
 
 func (r *run) restartDocker(ctx context.Context) error {
+	// Each start counts towards the limit of a unit; one that is at it would go
+	// down and not come up.
+	if _, err := r.do(ctx, "docker-forgive"); err != nil {
+		return err
+	}
 	_, err := r.must(ctx, "docker-restart")
 	if err == nil {
 		var info *dockerInfo

@@ -55,6 +55,7 @@ type run struct {
 	dockerRan   bool    // Docker answered when the run began
 	edited      *edited // daemon.json, when this run changed it
 	refreshDone bool
+	cdiDone     bool                      // the specification was looked after in this run
 	planned     map[ChangeKind][]UndoItem // of an undo: what its last checks found
 }
 

@@ -333,6 +333,76 @@ func TestRestartIsForANewerHook(t *testing.T) {
 	}
 }
 
+// A unit that failed, or was started, too often is started no more: that is
+// forgotten first, or the second attempt fails for the reason of the first.
+func TestLimitIsForgottenBeforeAStart(t *testing.T) {
+	const forget = "systemctl reset-failed docker.service docker.socket"
+	for component, start := range map[Component]string{DockerService: "systemctl enable --now docker.service", DockerRestart: "systemctl restart docker.service"} {
+		f := newFake(t)
+		f.answer = func(argv string) (outcome, bool) {
+			return outcome{stdout: `{"ServerVersion":"20.10"}`}, strings.HasPrefix(argv, "docker ")
+		}
+		f.file(dockerPID, "1")
+		old := time.Now().Add(-time.Hour)
+		must(t, os.Chtimes(filepath.Join(f.root, dockerPID), old, old))
+		f.file("/usr/bin/nvidia-container-runtime-hook", "")
+		f.do(request(Apply, component))
+		if i := slices.Index(f.calls, start); i < 1 || f.calls[i-1] != forget {
+			t.Errorf("%s: %q", component, f.calls)
+		}
+	}
+}
+
+// A specification of another driver, or of another card, is written again: that a
+// card is listed says nothing of the ones that are there.
+func TestMisfitCDIIsWrittenAgain(t *testing.T) {
+	const card = "GPU-11111111-2222-3333-4444-555555555555"
+	spec := func(driver string) string {
+		return "kind: nvidia.com/gpu\n- hostPath: /usr/lib/libcuda.so." + driver + "\n"
+	}
+	for name, c := range map[string]struct {
+		path, driver string // of the specification that is there
+		listed       []string
+		status       StepStatus
+	}{
+		"fits":              {cdiSpec, "580.95.05", []string{"0", card, "all"}, Satisfied},
+		"of another driver": {cdiSpec, "570.10.01", []string{"0", card, "all"}, Applied},
+		"a stale one":       {"/etc/cdi/nvidia.yaml", "570.10.01", []string{"0", card, "all"}, Applied},
+		"of another card":   {cdiSpec, "580.95.05", []string{"GPU-99999999-2222-3333-4444-555555555555"}, Applied},
+		"instances":         {cdiSpec, "580.95.05", []string{"MIG-aaaaaaaa-2222-3333-4444-555555555555"}, Satisfied},
+		"none":              {"/etc/cdi/other.yaml", "580.95.05", nil, Applied},
+	} {
+		f := newFake(t)
+		f.file("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n")
+		f.file("/proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t NVIDIA\nGPU UUID: \t "+card+"\n")
+		f.file("/proc/driver/nvidia/gpus/0000:02:00.0/information", "GPU UUID: \t GPU-????????-????-????-????-????????????\n")
+		f.file(c.path, spec(c.driver))
+		listed := c.listed
+		f.answer = func(argv string) (outcome, bool) {
+			switch argv {
+			case "nvidia-ctk cdi list":
+				var b strings.Builder
+				for _, n := range listed {
+					fmt.Fprintf(&b, "nvidia.com/gpu=%s\n", n)
+				}
+				return outcome{stdout: b.String()}, true
+			case "nvidia-ctk cdi generate --output=" + cdiSpec:
+				f.file(cdiSpec, spec("580.95.05"))
+				listed = []string{"0", card, "all"}
+				return outcome{}, true
+			}
+			return outcome{stdout: "enabled\n"}, strings.HasPrefix(argv, "systemctl is-enabled nvidia")
+		}
+		r := f.do(request(Apply, NVIDIACDI))
+		if r.Steps[0].Status != c.status {
+			t.Errorf("%s: %+v", name, r.Steps[0])
+		}
+		if again := f.do(request(Apply, NVIDIACDI)); again.Steps[0].Status != Satisfied {
+			t.Errorf("%s, a second time: %+v", name, again.Steps[0])
+		}
+	}
+}
+
 // Without the lock nothing is done: two helpers never meet.
 func TestOneAtATime(t *testing.T) {
 	f := newFake(t)

@@ -165,7 +165,7 @@ func nextStep(op berth.Operation) string {
 	case berth.PhaseAwaitingHostStep:
 		return "run that command; the operation goes on by itself"
 	case berth.PhaseAwaitingRelogin:
-		return "log out and in again; the operation goes on by itself"
+		return "log out and in again, then: berth up; the operation goes on by itself"
 	case berth.PhaseAwaitingReboot:
 		return "restart the machine; the operation goes on by itself"
 	case berth.PhaseFailed, berth.PhaseCancelled:

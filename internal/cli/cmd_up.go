@@ -48,7 +48,8 @@ func newUp(a *app) *cobra.Command {
 		Use:   "up",
 		Short: "Start the daemon and wait until it answers",
 		Long: `Start the daemon and wait until it answers. Where one already runs, say so:
-nothing is restarted. The daemon's environment is the one of this command, and
+nothing is restarted, unless this login is in a group that the daemon's was not
+in yet (as after a setup added you to group docker). The daemon's environment is the one of this command, and
 is what sessions on this machine start with.`,
 		Example: `berth up
 berth down && berth up        # the daemon of this version in place of another`,
@@ -81,6 +82,12 @@ func (a *app) up(ctx context.Context, replaceGuest bool) error {
 	stop()
 	if err != nil {
 		return err
+	}
+	if groups := newerGroups(status.Daemon.PID); !started && len(groups) > 0 {
+		if status, err = a.restartForLogin(starting, api, status.Daemon, groups); err != nil {
+			return err
+		}
+		started, replaceGuest = true, true // the guest has the old login's groups too
 	}
 	if replaceGuest {
 		stop := a.progress("replacing the guest")

@@ -165,7 +165,7 @@ func (t *planText) foot(p berth.Plan) {
 		t.wrap("  ", "  ", styleGood, "Nothing has to be done.")
 	}
 	if p.Relogin {
-		t.wrap("  ", "  ", "", "After that you have to log out and in once; berth waits for it and goes on by itself.")
+		t.wrap("  ", "  ", "", "After that you have to log out and in once; the next berth up goes on from there.")
 	}
 	if p.Reboot {
 		t.wrap("  ", "  ", "", "The machine may have to be restarted; berth goes on by itself after that.")
