@@ -64,8 +64,11 @@ func (l *labHouse) through(points []string, between func(), args ...string) (op 
 		if err := cmd.Start(); err != nil {
 			l.t.Fatal(err)
 		}
-		done := make(chan error, 1)
-		go func() { done <- cmd.Wait() }()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = cmd.Wait() // its exit status is read below
+		}()
 		tick := time.NewTicker(10 * time.Millisecond)
 		for over := false; !over; {
 			select {

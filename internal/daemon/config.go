@@ -44,7 +44,8 @@ type StoreSettings struct {
 	URL string `toml:"url"` // "" = SQLite in the state directory
 }
 
-// DockerSettings say where this machine's Docker answers.
+// DockerSettings say where this machine's Docker answers, where that is not the
+// usual place.
 type DockerSettings struct {
 	Socket string `toml:"socket"` // absolute path; "" = /var/run/docker.sock
 }

@@ -15,7 +15,8 @@ func TestSettings(t *testing.T) {
 		says string
 	}{
 		"empty":             {text: ""},
-		"every key":         {text: "[api]\nlisten = \"127.0.0.1:1336\"\n[gateway]\nlisten = \"\"\n[dashboard]\nlisten = \"\"\n[sessions]\nlog_bytes = 65536\nring_bytes = 65536\nsize_policy = \"fixed\"\ndetach_key = \"ctrl-a d\"\n[store]\nurl = \"\"\n"},
+		"every key":         {text: "[api]\nlisten = \"127.0.0.1:1336\"\n[gateway]\nlisten = \"\"\n[dashboard]\nlisten = \"\"\n[sessions]\nlog_bytes = 65536\nring_bytes = 65536\nsize_policy = \"fixed\"\ndetach_key = \"ctrl-a d\"\n[store]\nurl = \"\"\n[docker]\nsocket = \"/run/user/1000/docker.sock\"\n"},
+		"relative socket":   {text: "[docker]\nsocket = \"docker.sock\"\n", code: berth.CodeConfigInvalid, says: "absolute"},
 		"no log":            {text: "[sessions]\nlog_bytes = 0\n"},
 		"unknown key":       {text: "[sessions]\nlog_bites = 1\n", code: berth.CodeConfigUnknownKey, says: "line 2: unknown key \"sessions.log_bites\""},
 		"unknown table":     {text: "\n\n[session]\nlog_bytes = 1\n", code: berth.CodeConfigUnknownKey, says: "line 3"},
