@@ -35,7 +35,8 @@ lint: tools ## gofmt, go vet, golangci-lint
 	$(TOOLS)/golangci-lint run ./...
 
 golden: ## write the generated documents and golden files again
-	$(GO) test . ./internal/server -update
+	$(GO) test . ./internal/server ./environment ./internal/cli -update
+	$(GO) test ./internal/cli -update-plans
 
 bench: build ## measure sessions beside tmux, dtach and screen; writes docs/benchmarks.md
 	@mkdir -p .bench

@@ -122,6 +122,10 @@ func TestSetupAdoptsAndRemoves(t *testing.T) {
 			l := newLabHouse(t, g, lab.MachineOptions{Toolkit: "1.18.0"})
 			l.must("up")
 			l.addRelease(true)
+			// Nothing has to be done, so nobody has to agree.
+			if op := l.op("setup", "--environment"); op.Phase != berth.PhaseReady {
+				t.Fatalf("%+v", op)
+			}
 			op := l.op("setup", "labengine", "--yes")
 			if op.Phase != berth.PhaseReady {
 				t.Fatalf("%+v", op)

@@ -154,7 +154,10 @@ func standsAgainst(p *berth.Plan) *berth.OpError {
 			err = err.WithFact(k, v)
 		}
 	}
-	if len(first.Commands) > 0 {
+	switch {
+	case first.Reason == string(berth.BlockNotInstalled):
+		err = err.WithHint("berth engine ls shows what is installed")
+	case len(first.Commands) > 0:
 		err = err.WithHint("run: " + strings.Join(first.Commands, "; "))
 	}
 	return opError(err)

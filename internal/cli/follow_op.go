@@ -140,6 +140,7 @@ func (f *follower) consent(ctx context.Context, op berth.Operation) (berth.Opera
 		f.a.showPlan(f.a.env.Stderr, *op.Plan)
 		return op, berth.Errorf(berth.CodePlanChanged, "the plan is no longer the one that was approved; nothing was changed").
 			WithFact("digest", op.PlanDigest).WithFact("operation", op.ID).WithHint("look at it, then: berth op resume " + op.ID + " --approve " + op.PlanDigest)
+	case len(op.Plan.Changes) == 0: // nothing to agree to
 	case f.agree.yes && !changed:
 		f.a.showPlan(f.a.env.Stderr, *op.Plan)
 	case f.a.canAsk():
