@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // client makes a Client of a daemon, with short waits.
 func client(t *testing.T, d *lab.Daemon, change ...func(*Config)) *Client {
 	t.Helper()
-	cfg := Config{Dial: d.Dial, PullBackoff: 20 * time.Millisecond, PullStall: 3 * time.Second, PullTries: 3}
+	cfg := Config{Dial: d.Dial, PullBackoff: 20 * time.Millisecond, PullStall: 10 * time.Second, PullTries: 3}
 	for _, f := range change {
 		f(&cfg)
 	}
