@@ -180,6 +180,24 @@ func (m *model) end() {
 		go func() { c.reply <- callReply{err: errKilled} }()
 	}
 	m.hand.calls = nil
+	// A try that rapid ends in the middle has not looked who came in since.
+	over, ended := make(chan struct{}), make(chan struct{})
+	defer func() {
+		close(over)
+		<-ended
+	}()
+	enter := m.hand.enter
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case c := <-enter:
+				go func() { c.reply <- callReply{err: errKilled} }()
+			case <-over:
+				return
+			}
+		}
+	}()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	defer cancel()
 	if err := m.r.Shutdown(ctx); err != nil {

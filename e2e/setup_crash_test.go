@@ -54,6 +54,12 @@ func (l *labHouse) through(points []string, between func(), args ...string) (op 
 		points = points[1:]
 		return p
 	}
+	l.upAt("")
+	known := map[string]bool{} // what was there before
+	for _, o := range l.operations() {
+		known[o.ID] = true
+	}
+	l.must("down")
 	pid := l.upAt(next())
 	ctx, cancel := context.WithTimeout(l.ctx, 90*time.Second)
 	defer cancel()
@@ -91,9 +97,10 @@ func (l *labHouse) through(points []string, between func(), args ...string) (op 
 		}
 		// The command lost its daemon before it had an answer: whoever gives it
 		// again follows the same operation, or finds it done.
-		list := l.operations()
-		if len(list) > 0 && string(list[0].Kind) == args[0] && list[0].Phase.Terminal() && list[0].Phase != berth.PhaseFailed {
-			return list[0], deaths
+		for _, o := range l.operations() {
+			if !known[o.ID] && string(o.Kind) == args[0] && (o.Phase == berth.PhaseReady || o.Phase == berth.PhaseRemoved) {
+				return o, deaths
+			}
 		}
 		l.t.Logf("again after: %s", strings.TrimSpace(errs.String()))
 	}

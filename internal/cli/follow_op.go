@@ -102,7 +102,7 @@ func (f *follower) next(ctx context.Context, id string) (berth.Operation, error)
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	var away time.Time // since when; zero = it answers
+	var since time.Time // when it went away; zero = it answers
 	for {
 		select {
 		case <-ctx.Done():
@@ -113,14 +113,14 @@ func (f *follower) next(ctx context.Context, id string) (berth.Operation, error)
 		if err == nil {
 			return op, nil
 		}
-		if !errors.Is(err, berth.CodeDaemonNotRunning) && !errors.Is(err, berth.CodeDaemonUnreachable) && !errors.Is(err, berth.CodeDaemonStopping) || ctx.Err() != nil {
+		if !away(err) || ctx.Err() != nil {
 			return op, err
 		}
 		now := f.a.env.Now()
-		if away.IsZero() {
-			away = now
+		if since.IsZero() {
+			since = now
 		}
-		if now.Sub(away) >= awayMax {
+		if now.Sub(since) >= awayMax {
 			return op, berth.AsError(err).WithHint("berth up; the operation goes on, and berth op show " + id + " shows it")
 		}
 	}
@@ -163,10 +163,20 @@ func (f *follower) consent(ctx context.Context, op berth.Operation) (berth.Opera
 		// over, which looks at the machine again: see what there is now.
 		return f.next(ctx, op.ID)
 	}
+	if away(err) && ctx.Err() == nil {
+		// The answer was lost; the daemon that comes next knows whether the
+		// approval was.
+		return f.next(ctx, op.ID)
+	}
 	if err != nil {
 		return op, err
 	}
 	return next, nil
+}
+
+// away reports whether there is no daemon to answer now.
+func away(err error) bool {
+	return errors.Is(err, berth.CodeDaemonNotRunning) || errors.Is(err, berth.CodeDaemonUnreachable) || errors.Is(err, berth.CodeDaemonStopping)
 }
 
 // refused ends an operation that nobody wants: nothing of it was done, and it
