@@ -424,3 +424,11 @@ func TestDisplayByNVIDIA(t *testing.T) {
 		}
 	}
 }
+
+// Who waits for a lock holds nothing, nor does one who only reads.
+func TestLockHolders(t *testing.T) {
+	got := lockHolders("1: -> POSIX  ADVISORY  WRITE 2290 fd:00:4711 0 EOF\n2: POSIX  ADVISORY  READ  7 fd:00:1 0 EOF\n3: FLOCK  ADVISORY  WRITE 2210 fd:00:4711 0 EOF\n3: OFDLCK ADVISORY  WRITE -1 fd:00:2 0 0\n")
+	if !slices.Equal(got, []int{2210}) {
+		t.Errorf("%v", got)
+	}
+}

@@ -381,6 +381,16 @@ func (g *gate) ReadFile(ctx context.Context, name string, limit int64) ([]byte, 
 	return g.fixtureGuest.ReadFile(ctx, name, limit)
 }
 
+// begun waits until a probe has begun.
+func (g *gate) begun(t *testing.T) {
+	t.Helper()
+	select {
+	case <-g.reached:
+	case <-time.After(30 * time.Second):
+		t.Fatal("no probe began")
+	}
+}
+
 func newGate(t *testing.T) (*gate, *Prober) {
 	g := &gate{fixtureGuest: newFixtureGuest(t, "cpu-only"), reached: make(chan struct{}, 8), open: make(chan struct{})}
 	p, err := NewProber(ProbeConfig{Guest: g})
@@ -428,7 +438,7 @@ func waitFor(t *testing.T, p *Prober, n int) {
 func TestProberSharesAndNeverReuses(t *testing.T) {
 	g, p := newGate(t)
 	one := start(p.Probe, t.Context())
-	<-g.reached
+	g.begun(t)
 	two := start(p.Probe, t.Context())
 	waitFor(t, p, 2)
 	g.setFile("/etc/group", "docker:x:988:\n")
@@ -452,9 +462,9 @@ func TestProberSharesAndNeverReuses(t *testing.T) {
 func TestProbeAfterDoesNotJoin(t *testing.T) {
 	g, p := newGate(t)
 	one := start(p.Probe, t.Context())
-	<-g.reached
+	g.begun(t)
 	two := start(p.ProbeAfter, t.Context())
-	<-g.reached // it looks for itself
+	g.begun(t) // it looks for itself
 	close(g.open)
 	if a, b := <-one, <-two; a.err != nil || b.err != nil {
 		t.Fatal(a.err, b.err)
@@ -465,7 +475,7 @@ func TestProberOutlivesOneCallerNotAll(t *testing.T) {
 	g, p := newGate(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	one := start(p.Probe, ctx)
-	<-g.reached
+	g.begun(t)
 	two := start(p.Probe, t.Context())
 	waitFor(t, p, 2)
 	cancel()
@@ -479,7 +489,7 @@ func TestProberOutlivesOneCallerNotAll(t *testing.T) {
 	// All leave: the probe ends, and the next caller gets a new one.
 	ctx, cancel = context.WithCancel(t.Context())
 	three := start(p.Probe, ctx)
-	<-g.reached
+	g.begun(t)
 	cancel()
 	<-three
 	close(g.open)
@@ -491,7 +501,7 @@ func TestProberOutlivesOneCallerNotAll(t *testing.T) {
 func TestProberCloses(t *testing.T) {
 	g, p := newGate(t)
 	one := start(p.Probe, t.Context())
-	<-g.reached
+	g.begun(t)
 	p.Close()
 	if r := <-one; r.err == nil {
 		t.Error("a probe went on after Close")
