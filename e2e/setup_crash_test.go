@@ -54,12 +54,13 @@ func (l *labHouse) through(points []string, between func(), args ...string) (op 
 		points = points[1:]
 		return p
 	}
-	l.upAt("")
-	known := map[string]bool{} // what was there before
-	for _, o := range l.operations() {
-		known[o.ID] = true
-	}
-	l.must("down")
+	known := l.known // what was there before
+	defer func() {
+		l.known = map[string]bool{}
+		for _, o := range l.operations() {
+			l.known[o.ID] = true
+		}
+	}()
 	pid := l.upAt(next())
 	ctx, cancel := context.WithTimeout(l.ctx, 90*time.Second)
 	defer cancel()

@@ -41,6 +41,7 @@ type labHouse struct {
 	docker   *lab.Daemon
 	machine  *lab.Machine
 	registry *lab.Registry
+	known    map[string]bool // operations that were there at the end of the last `through`
 }
 
 func newLabHouse(t *testing.T, g lab.Generation, o lab.MachineOptions) *labHouse {

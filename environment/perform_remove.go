@@ -66,11 +66,10 @@ func (p *performer) remove(ctx context.Context, h *provisioner, act opAct) (opEv
 			return opEvent{}, err
 		}
 	}
-	others, err := p.insts.on(ctx, op.Target.Host)
+	others, err := p.insts.beside(ctx, op.Target)
 	if err != nil {
 		return opEvent{}, err
 	}
-	others = slices.DeleteFunc(others, func(i berth.Installation) bool { return i.Engine == op.Target.Engine })
 	if err := h.removeImages(ctx, act, *inst, others); err != nil {
 		return opEvent{}, err
 	}

@@ -272,11 +272,10 @@ func (p *performer) dropSuperseded(ctx context.Context, act opAct) error {
 	if err != nil {
 		return err
 	}
-	others, err := p.insts.on(ctx, t.Host)
+	others, err := p.insts.beside(ctx, t)
 	if err != nil {
 		return err
 	}
-	others = slices.DeleteFunc(others, func(i berth.Installation) bool { return i.Engine == t.Engine })
 	var left []berth.Image
 	for _, image := range in.Superseded {
 		gone, err := h.dropImage(ctx, act, image, others)

@@ -80,6 +80,12 @@ func (s installations) on(ctx context.Context, host string) ([]berth.Installatio
 	return list, nil
 }
 
+// beside lists the other engines' on the same host.
+func (s installations) beside(ctx context.Context, t berth.Target) ([]berth.Installation, error) {
+	list, err := s.on(ctx, t.Host)
+	return slices.DeleteFunc(list, func(i berth.Installation) bool { return i.Engine == t.Engine }), err
+}
+
 // put records an installation where rec was read (nil = nothing was there).
 func (s installations) put(ctx context.Context, in berth.Installation, rec *durable.Record) error {
 	if rec != nil && rec.Terminal {

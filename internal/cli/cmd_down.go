@@ -53,7 +53,7 @@ func (a *app) down(ctx context.Context) error {
 		}
 	} else if err != nil {
 		return err
-	} else if err := api.Shutdown(ctx); err != nil && !errors.Is(err, berth.CodeDaemonStopping) && !errors.Is(err, berth.CodeDaemonNotRunning) {
+	} else if err := askToStop(ctx, api); err != nil {
 		return err
 	}
 	stop := a.progress("waiting for the daemon to stop")
@@ -66,6 +66,16 @@ func (a *app) down(ctx context.Context) error {
 		return a.answer(downAnswer{version1, true, daemon.PID})
 	}
 	return a.printf("the daemon (pid %d) has stopped; %d sessions go on\n", daemon.PID, status.Sessions.Running)
+}
+
+// askToStop asks a daemon to stop. One that stops already, or is gone, needs no
+// asking.
+func askToStop(ctx context.Context, api API) error {
+	err := api.Shutdown(ctx)
+	if errors.Is(err, berth.CodeDaemonStopping) || errors.Is(err, berth.CodeDaemonNotRunning) {
+		return nil
+	}
+	return err
 }
 
 // downNothing answers where nobody listens: also no daemon may be left that

@@ -75,7 +75,7 @@ func groupsOf(pid int) ([]int, error) {
 // an older one. Sessions and operations go on.
 func (a *app) restartForLogin(ctx context.Context, api API, d berth.Daemon, groups []string) (berth.Status, error) {
 	a.note("the daemon is from before this login was in %s; starting it again, what it runs goes on", oneLine(strings.Join(groups, ", "), 200))
-	if err := api.Shutdown(ctx); err != nil && !errors.Is(err, berth.CodeDaemonStopping) && !errors.Is(err, berth.CodeDaemonNotRunning) {
+	if err := askToStop(ctx, api); err != nil {
 		return berth.Status{}, err
 	}
 	if err := awaitGone(ctx, d); err != nil {

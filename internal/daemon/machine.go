@@ -1,12 +1,13 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"net"
-	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"berth"
@@ -39,16 +40,17 @@ type machine struct {
 }
 
 // openMachine opens the shared store and makes the rooms over it. Nothing runs
-// and nothing is looked at before recoverMachine.
-func (d *daemon) openMachine(ctx context.Context) (_ *machine, err error) {
+// and nothing is looked at before keepMachine. Who can write in its directory can
+// make berth pull what they like, so it is closed to others.
+func (d *daemon) openMachine(ctx context.Context) (opened *machine, err error) {
 	p := d.cfg.Paths
-	if err := ownMachineDir(p.Machine); err != nil {
+	if err := privateDir(p.Machine, berth.CodeStateDir); err != nil {
 		return nil, err
 	}
 	m := &machine{}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, m.close())
+			opened, err = nil, errors.Join(err, m.close())
 		}
 	}()
 	if m.store, err = sqlite.Open(ctx, sqlite.Config{Path: p.MachineStore(), Owner: d.self, Shared: true, Log: d.cfg.Log}); err != nil {
@@ -57,11 +59,7 @@ func (d *daemon) openMachine(ctx context.Context) (_ *machine, err error) {
 	if m.releases, err = engine.NewReleases(engine.Config{Dir: filepath.Join(p.Machine, berth.DirReleases), Log: d.cfg.Log}); err != nil {
 		return nil, err
 	}
-	stand := d.cfg.Standin
-	socket := stand.Socket
-	if socket == "" {
-		socket = d.settings.Docker.Socket
-	}
+	stand, socket := d.cfg.Standin, d.dockerSocket()
 	if m.prober, err = environment.NewProber(environment.ProbeConfig{
 		Guest: d.guest, Root: stand.Root, Path: stand.Path, Socket: socket, Env: userVariables(d.cfg.Env),
 	}); err != nil {
@@ -71,7 +69,10 @@ func (d *daemon) openMachine(ctx context.Context) (_ *machine, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if m.containers, err = d.openContainers(journal, socket); err != nil {
+	if m.containers, err = container.New(container.Config{
+		Dial:    func(ctx context.Context) (net.Conn, error) { return d.guest.Dial(ctx, "unix", socket) },
+		Journal: journal, Self: d.self, Log: d.cfg.Log,
+	}); err != nil {
 		return nil, err
 	}
 	manifests, err := environment.EmbeddedManifests()
@@ -95,14 +96,10 @@ func (d *daemon) openMachine(ctx context.Context) (_ *machine, err error) {
 	return m, err
 }
 
-func (d *daemon) openContainers(journal container.Journal, socket string) (*container.Client, error) {
-	if socket == "" {
-		socket = filepath.Join("/", d.cfg.Standin.Root, "var/run/docker.sock")
-	}
-	return container.New(container.Config{
-		Dial:    func(ctx context.Context) (net.Conn, error) { return d.guest.Dial(ctx, "unix", socket) },
-		Journal: journal, Self: d.self, Log: d.cfg.Log,
-	})
+// dockerSocket is where Docker answers.
+func (d *daemon) dockerSocket() string {
+	stand := d.cfg.Standin
+	return cmp.Or(stand.Socket, d.settings.Docker.Socket, filepath.Join("/", stand.Root, "var/run/docker.sock"))
 }
 
 // close lets go of everything; each part may be nil.
@@ -127,12 +124,8 @@ func (d *daemon) keepMachine(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	if left, err := d.machine.containers.Reconcile(ctx, nil); err != nil && ctx.Err() == nil {
+	if _, err := d.machine.containers.Reconcile(ctx, nil); err != nil && ctx.Err() == nil {
 		d.cfg.Log.Warn("look after containers that were left", "error", err)
-	} else {
-		for _, l := range left {
-			d.cfg.Log.Info("a container that was left", "container", l.Entry.ID, "outcome", l.Outcome, "reason", l.Reason)
-		}
 	}
 	if err := d.machine.service.Recover(ctx); err != nil && ctx.Err() == nil {
 		d.cfg.Log.Error("take up operations that were left", "error", err)
@@ -179,23 +172,6 @@ func (d *daemon) relay(ctx context.Context, events []berth.Event) error {
 	return err
 }
 
-// ownMachineDir makes the directory, closed to others: who can write there can
-// make berth pull what they like.
-func ownMachineDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return berth.Errorf(berth.CodeStateDir, "make the machine directory: %w", err).WithFact("path", dir)
-	}
-	info, err := os.Stat(dir)
-	if err != nil {
-		return berth.Errorf(berth.CodeStateDir, "look at the machine directory: %w", err).WithFact("path", dir)
-	}
-	if !info.IsDir() || info.Mode().Perm()&0o077 != 0 {
-		return berth.Errorf(berth.CodeStateDir, "the machine directory %s is not a directory of mode 0700", dir).WithFact("path", dir).
-			WithHint("give it mode 0700, or set BERTH_MACHINE_DIR to another")
-	}
-	return nil
-}
-
 func liveness(id berth.Identity) durable.Liveness {
 	switch process.Look(id) {
 	case process.Alive:
@@ -210,9 +186,10 @@ func liveness(id berth.Identity) durable.Liveness {
 func userVariables(env []string) map[string]string {
 	out := map[string]string{}
 	for _, v := range env {
-		for _, name := range []string{"DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "XDG_RUNTIME_DIR"} {
-			if len(v) > len(name) && v[:len(name)] == name && v[len(name)] == '=' {
-				out[name] = v[len(name)+1:]
+		switch name, value, ok := strings.Cut(v, "="); name {
+		case "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "XDG_RUNTIME_DIR":
+			if ok {
+				out[name] = value
 			}
 		}
 	}
