@@ -299,7 +299,10 @@ func (p *probe) readCTK(ctx context.Context) {
 	}
 	ok, err := p.there(ctx, "/run/systemd/system")
 	if err == nil && ok {
-		state, _ := p.systemctl(ctx, FactCDIRefresh, "is-enabled", "nvidia-cdi-refresh.path")
+		state, err := p.systemctl(ctx, "is-enabled", "nvidia-cdi-refresh.path")
+		if err != nil {
+			p.miss(FactCDIRefresh, err)
+		}
 		t.RefreshOn = state == "enabled"
 	}
 }

@@ -201,8 +201,7 @@ func Probe(ctx context.Context, cfg ProbeConfig) (berth.Facts, error) {
 	began := time.Now()
 	whole, cancel := context.WithTimeout(ctx, cfg.Timeouts.Whole)
 	defer cancel()
-	p := &probe{cfg: cfg, slots: make(chan struct{}, atOnce), unknown: map[FactName]string{}}
-	p.facts.GPU.Cards = []berth.GPU{}
+	p := newProbe(cfg)
 	p.run(whole)
 	if err := ctx.Err(); err != nil {
 		return berth.Facts{}, fmt.Errorf("probe: %w", err)
@@ -218,6 +217,12 @@ func Probe(ctx context.Context, cfg ProbeConfig) (berth.Facts, error) {
 	sort.Slice(f.Unknown, func(i, j int) bool { return f.Unknown[i].Fact < f.Unknown[j].Fact })
 	f.ElapsedMS = time.Since(began).Milliseconds()
 	return f, nil
+}
+
+func newProbe(cfg ProbeConfig) *probe {
+	p := &probe{cfg: cfg, slots: make(chan struct{}, atOnce), unknown: map[FactName]string{}}
+	p.facts.GPU.Cards = []berth.GPU{}
+	return p
 }
 
 // run reads everything. The cards run beside all else, because a driver that

@@ -370,15 +370,15 @@ func TestParseRoutesRefuses(t *testing.T) {
 
 // What is installed and what the probe is told of it, by each family's tool.
 func TestPackages(t *testing.T) {
-	deb := parseDpkg("ii |docker-ce|5:28\nrc |docker.io|24\nhi |containerd.io|1.7\niU |runc|1.1\nun |moby-engine|\nii |bash|5\n")
+	deb := parseDpkg("ii |docker-ce|5:28\nrc |docker.io|24\nhi |containerd.io|1.7\niU |runc|1.1\nun |moby-engine|\nii |bash|5\n", packageNames)
 	if !reflect.DeepEqual(deb, map[string]string{"docker-ce": "5:28", "containerd.io": "1.7"}) {
 		t.Errorf("dpkg: %v", deb)
 	}
-	rpm := parseRPM("package docker-ce is not installed\nmoby-engine|28.5.1-3.fc43\n")
+	rpm := parseRPM("package docker-ce is not installed\nmoby-engine|28.5.1-3.fc43\n", packageNames)
 	if !reflect.DeepEqual(rpm, map[string]string{"moby-engine": "28.5.1-3.fc43"}) {
 		t.Errorf("rpm: %v", rpm)
 	}
-	if pac := parsePacman("docker 1:28.5.1-1\nnvidia-container-toolkit 1.18.1-1\n"); len(pac) != 2 {
+	if pac := parsePacman("docker 1:28.5.1-1\nnvidia-container-toolkit 1.18.1-1\n", packageNames); len(pac) != 2 {
 		t.Errorf("pacman: %v", pac)
 	}
 }

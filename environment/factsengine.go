@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"path"
@@ -42,7 +43,7 @@ type packageQuery struct {
 	program string
 	args    []string
 	codes   []int // statuses other than 0 that say that some are not installed; nil = any up to the number asked for
-	parse   func(out string) map[string]string
+	parse   func(out string, names []string) map[string]string
 }
 
 var (
@@ -58,61 +59,66 @@ var packageQueries = map[string][]packageQuery{
 
 // parseDpkg counts what is wholly installed ("ii"), held or not. A package that
 // was removed keeps a row while its configuration is there.
-func parseDpkg(out string) map[string]string {
-	return packageRows(out, "|", func(f []string) (string, string, bool) {
+func parseDpkg(out string, names []string) map[string]string {
+	return packageRows(out, "|", names, func(f []string) (string, string, bool) {
 		return f[1], f[2], len(f[0]) >= 2 && f[0][1] == 'i'
 	}, 3)
 }
 
 // parseRPM passes over "package x is not installed", which has no bar.
-func parseRPM(out string) map[string]string {
-	return packageRows(out, "|", func(f []string) (string, string, bool) { return f[0], f[1], true }, 2)
+func parseRPM(out string, names []string) map[string]string {
+	return packageRows(out, "|", names, func(f []string) (string, string, bool) { return f[0], f[1], true }, 2)
 }
 
-func parsePacman(out string) map[string]string {
-	return packageRows(out, " ", func(f []string) (string, string, bool) { return f[0], f[1], true }, 2)
+func parsePacman(out string, names []string) map[string]string {
+	return packageRows(out, " ", names, func(f []string) (string, string, bool) { return f[0], f[1], true }, 2)
 }
 
-func packageRows(out, sep string, row func([]string) (name, version string, ok bool), cells int) map[string]string {
+func packageRows(out, sep string, names []string, row func([]string) (name, version string, ok bool), cells int) map[string]string {
 	found := map[string]string{}
 	for line := range strings.Lines(out) {
 		f := strings.Split(strings.TrimSpace(line), sep)
 		if len(f) != cells {
 			continue
 		}
-		if name, version, ok := row(f); ok && slices.Contains(packageNames, name) && version != "" {
+		if name, version, ok := row(f); ok && slices.Contains(names, name) && version != "" {
 			found[name] = clip(version)
 		}
 	}
 	return found
 }
 
-// readPackages asks the package database what is installed.
+// readPackages looks which of the packages that matter are installed.
 func (p *probe) readPackages(ctx context.Context) {
+	var err error
+	if p.packages, err = p.installed(ctx, packageNames); err != nil {
+		p.miss(FactPackages, err)
+	}
+}
+
+// installed asks the package database which of the packages are there, and in
+// which version.
+func (p *probe) installed(ctx context.Context, names []string) (map[string]string, error) {
 	for _, q := range packageQueries[p.facts.OS.Family] {
 		program, err := p.find(ctx, q.program)
 		if err != nil {
-			p.miss(FactPackages, err)
-			return
+			return nil, err
 		}
 		if program == "" {
 			continue
 		}
-		argv := append(append([]string{program}, q.args...), packageNames...)
+		argv := append(append([]string{program}, q.args...), names...)
 		r, err := p.exec(ctx, p.cfg.Timeouts.Program, argv...)
 		if err != nil {
-			p.miss(FactPackages, err)
-			return
+			return nil, err
 		}
-		some := r.Code == 0 || slices.Contains(q.codes, r.Code) || q.codes == nil && r.Code > 0 && r.Code <= len(packageNames)
+		some := r.Code == 0 || slices.Contains(q.codes, r.Code) || q.codes == nil && r.Code > 0 && r.Code <= len(names)
 		if !some || r.Signal != "" {
-			p.missReason(FactPackages, fmt.Sprintf("%s: %s ended with status %d: %s", ReasonFailed, q.program, r.Code, said(guestapi.ExecResult{Stdout: r.Stderr})))
-			return
+			return nil, fmt.Errorf("%s ended with status %d: %s", q.program, r.Code, said(guestapi.ExecResult{Stdout: r.Stderr}))
 		}
-		p.packages = q.parse(string(r.Stdout))
-		return
+		return q.parse(string(r.Stdout), names), nil
 	}
-	p.missReason(FactPackages, ReasonFailed+": there is no package database that berth can ask")
+	return nil, errors.New("there is no package database that berth can ask")
 }
 
 // installMethod tells how Docker came onto the host, and the version of the
@@ -288,8 +294,9 @@ func (p *probe) readService(ctx context.Context) {
 	if !p.facts.OS.Systemd {
 		return
 	}
-	out, ok := p.systemctl(ctx, FactDockerService, "is-active", "docker.service", "docker.socket")
-	if !ok {
+	out, err := p.systemctl(ctx, "is-active", "docker.service", "docker.socket")
+	if err != nil {
+		p.miss(FactDockerService, err)
 		return
 	}
 	states := strings.Fields(out)
@@ -302,20 +309,16 @@ func (p *probe) readService(ctx context.Context) {
 
 // systemctl asks for the state of units; its status says only whether all of
 // them are in it.
-func (p *probe) systemctl(ctx context.Context, fact FactName, args ...string) (string, bool) {
+func (p *probe) systemctl(ctx context.Context, args ...string) (string, error) {
 	program, err := p.find(ctx, "systemctl")
-	if err == nil && program == "" {
-		err = berth.Errorf(berth.CodeCommandNotFound, "there is no systemctl")
-	}
-	var r guestapi.ExecResult
-	if err == nil {
-		r, err = p.exec(ctx, p.cfg.Timeouts.Program, append([]string{program}, args...)...)
-	}
 	if err != nil {
-		p.miss(fact, err)
-		return "", false
+		return "", err
 	}
-	return strings.TrimSpace(string(r.Stdout)), true
+	if program == "" {
+		return "", berth.Errorf(berth.CodeCommandNotFound, "there is no systemctl")
+	}
+	r, err := p.exec(ctx, p.cfg.Timeouts.Program, append([]string{program}, args...)...)
+	return strings.TrimSpace(string(r.Stdout)), err
 }
 
 const defaultContainerdRoot = "/var/lib/containerd"

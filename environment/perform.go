@@ -103,7 +103,20 @@ type HostSteps interface {
 	// Undo reads what the helper recorded on the host and that was not taken back,
 	// in the order in which it would be, with what would become of it. None = an
 	// empty list.
-	Undo(ctx context.Context, g Guest) ([]UndoEntry, error)
+	Undo(ctx context.Context, now HostState) ([]UndoEntry, error)
+}
+
+// HostState shows single things of a host as they are now: what a host step may
+// have changed. An error says that it cannot be known.
+type HostState interface {
+	// File is the content of a system file, CodeNotFound where there is none.
+	File(ctx context.Context, path string) ([]byte, error)
+	// Package is the version of an installed package; "" = it is not installed.
+	Package(ctx context.Context, name string) (version string, err error)
+	// Unit is what systemd says of a unit's start at boot: "enabled", "disabled" …
+	Unit(ctx context.Context, name string) (string, error)
+	// Member reports whether the group files list the user in the group.
+	Member(ctx context.Context, group, user string) (bool, error)
 }
 
 // performer does what operations ask for, on one host each.

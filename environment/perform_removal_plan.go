@@ -16,7 +16,7 @@ func (p *performer) examineRemoval(ctx context.Context, h *provisioner, q questi
 		return berth.Plan{}, err
 	}
 	if q.target.Engine == "" {
-		if in.Undo, err = p.cfg.HostSteps.Undo(ctx, h.Guest); err != nil {
+		if in.Undo, err = p.cfg.HostSteps.Undo(ctx, h.State); err != nil {
 			return berth.Plan{}, fmt.Errorf("read what host steps changed on %s: %w", q.target.Host, err)
 		}
 		return JudgeRemoval(in), nil

@@ -21,6 +21,7 @@ type Host struct {
 	Unsupported string
 	Guest       Guest
 	Facts       FactSource
+	State       HostState
 	Containers  Containers
 	Engines     Engines // nil = none loads anything there
 	// StepDir is the folder of the host steps on the host, absolute: the user's
@@ -81,7 +82,7 @@ func (c Config) withDefaults() (Config, error) {
 		case h.Name == "" || strings.Contains(h.Name, "/") || seen[h.Name]:
 			return bad("host %q is unnamed, has a slash or is given twice", h.Name)
 		case h.Unsupported != "":
-		case h.Guest == nil || h.Facts == nil || h.Containers == nil || len(h.Helper) == 0 || !strings.HasPrefix(h.StepDir, "/"):
+		case h.Guest == nil || h.Facts == nil || h.State == nil || h.Containers == nil || len(h.Helper) == 0 || !strings.HasPrefix(h.StepDir, "/"):
 			return bad("host %s is incomplete", h.Name)
 		}
 		seen[h.Name] = true

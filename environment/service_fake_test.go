@@ -279,7 +279,7 @@ func (testSteps) Request(op string, s berth.HostStep, _ time.Time) ([]byte, erro
 func (testSteps) Receipt(data []byte) (r berth.Receipt, err error) {
 	return r, json.Unmarshal(data, &r)
 }
-func (t testSteps) Undo(context.Context, Guest) ([]UndoEntry, error) {
+func (t testSteps) Undo(context.Context, HostState) ([]UndoEntry, error) {
 	t.m.mu.Lock()
 	defer t.m.mu.Unlock()
 	return slices.Clone(t.m.undo), nil
@@ -342,7 +342,7 @@ func newRig(t *testing.T) *rig {
 		Releases: testReleases{"vllm-1": testRelease("vllm-1", "1")}, HostSteps: testSteps{g.m}, Manifests: manifests,
 		Liveness: func(berth.Identity) durable.Liveness { return durable.OwnerDead },
 		Now:      time.Now, Random: &counter{}, Log: slog.New(slog.NewTextHandler(&syncBuffer{b: g.log}, nil)), Version: "1.0", WatchEvery: 5 * time.Millisecond,
-		Hosts: []Host{{Name: "local", Guest: machineGuest{m: g.m}, Facts: g.m, Containers: g.m, Engines: g.m, StepDir: "/home/ada/steps", Helper: []string{"/usr/lib/berth/berth-hoststep"}}},
+		Hosts: []Host{{Name: "local", Guest: machineGuest{m: g.m}, Facts: g.m, State: &Prober{}, Containers: g.m, Engines: g.m, StepDir: "/home/ada/steps", Helper: []string{"/usr/lib/berth/berth-hoststep"}}},
 	}
 	g.start()
 	t.Cleanup(func() { g.stop() })

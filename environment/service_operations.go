@@ -193,7 +193,7 @@ func (s *Service) Diagnostics(ctx context.Context, host string) (berth.Diagnosti
 		d.Facts = &facts
 	}
 	if h != nil {
-		entries, err := s.cfg.HostSteps.Undo(ctx, h.Guest)
+		entries, err := s.cfg.HostSteps.Undo(ctx, h.State)
 		if err != nil {
 			s.cfg.Log.Warn("the changes of the host steps cannot be read", "host", host, "error", err)
 		}

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,18 +14,22 @@ import (
 
 	"berth"
 	"berth/environment"
-	"berth/guestapi"
 	"berth/hoststep"
 )
 
 // hostSteps is the privileged helper as the environment room knows it: the form
 // of its files, translated between the wire's words and the helper's own.
-type hostSteps struct{}
+type hostSteps struct {
+	recipe berth.RecipeRef // zero = that of the helper of this build
+}
 
 var _ environment.HostSteps = hostSteps{}
 
 // Recipe of the helper of this build.
-func (hostSteps) Recipe() berth.RecipeRef {
+func (h hostSteps) Recipe() berth.RecipeRef {
+	if h.recipe.ID != "" {
+		return h.recipe
+	}
 	r := hoststep.ThisRecipe()
 	return berth.RecipeRef{ID: r.ID, Digest: r.Digest}
 }
@@ -91,8 +94,8 @@ func (hostSteps) Receipt(data []byte) (berth.Receipt, error) {
 
 // Undo reads what the helper recorded and says what would become of each. What
 // only root can see of it is the helper's to judge again.
-func (hostSteps) Undo(ctx context.Context, g environment.Guest) ([]environment.UndoEntry, error) {
-	data, _, err := g.ReadFile(ctx, hoststep.ChangesPath, hoststep.MaxChanges)
+func (hostSteps) Undo(ctx context.Context, now environment.HostState) ([]environment.UndoEntry, error) {
+	data, err := now.File(ctx, hoststep.ChangesPath)
 	if errors.Is(err, berth.CodeNotFound) {
 		return []environment.UndoEntry{}, nil
 	}
@@ -103,7 +106,7 @@ func (hostSteps) Undo(ctx context.Context, g environment.Guest) ([]environment.U
 	if err != nil {
 		return nil, berth.Errorf(berth.CodeRecordUnreadable, "%s: %w", hoststep.ChangesPath, err)
 	}
-	facts := undoFacts(ctx, g, changes)
+	facts := undoFacts(ctx, now, changes)
 	entries := []environment.UndoEntry{}
 	for _, item := range hoststep.PlanUndo(changes, nil, &facts) {
 		if item.Gone {
@@ -118,118 +121,73 @@ func (hostSteps) Undo(ctx context.Context, g environment.Guest) ([]environment.U
 	return entries, nil
 }
 
-const undoReadTimeout = 5 * time.Second
-
 // undoFacts looks at the things that were changed. What cannot be looked at is
 // left out, and is then left alone.
-func undoFacts(ctx context.Context, g environment.Guest, changes []hoststep.Change) hoststep.UndoFacts {
+func undoFacts(ctx context.Context, now environment.HostState, changes []hoststep.Change) hoststep.UndoFacts {
 	f := hoststep.UndoFacts{
 		Files: map[string]string{}, Keys: map[string]string{}, Packages: map[string]string{},
 		NeededBy: map[string][]string{}, Services: map[string]string{}, Members: map[string]bool{},
 	}
 	for _, c := range changes {
-		ctx, cancel := context.WithTimeout(ctx, undoReadTimeout)
 		switch c.Kind {
 		case hoststep.ChangeFile:
-			if sum, ok := fileSum(ctx, g, c.Path); ok {
+			if sum, err := fileSum(ctx, now, c.Path); err == nil {
 				f.Files[c.Path] = sum
 			}
 		case hoststep.ChangeJSON:
-			if value, ok := jsonKey(ctx, g, c.Path, c.Name); ok {
+			if value, err := jsonKey(ctx, now, c.Path, c.Name); err == nil {
 				f.Keys[c.Path+" "+c.Name] = value
 			}
 		case hoststep.ChangePackage:
-			if version, ok := packageVersion(ctx, g, c.Name); ok {
+			if version, err := now.Package(ctx, c.Name); err == nil {
 				f.Packages[c.Name] = version
 				f.NeededBy[c.Name] = nil // the helper asks the package manager before it acts
 			}
 		case hoststep.ChangeService:
-			if r, err := g.Exec(ctx, guestapi.Exec{Argv: []string{"systemctl", "is-enabled", c.Name}, TimeoutMS: undoReadTimeout.Milliseconds()}); err == nil {
-				f.Services[c.Name] = strings.TrimSpace(string(r.Stdout))
+			if state, err := now.Unit(ctx, c.Name); err == nil {
+				f.Services[c.Name] = state
 			}
 		case hoststep.ChangeGroup:
-			if in, ok := member(ctx, g, c.Name, c.Value); ok {
+			if in, err := now.Member(ctx, c.Name, c.Value); err == nil {
 				f.Members[c.Name+" "+c.Value] = in
 			}
 		}
-		cancel()
 	}
 	return f
 }
 
-func fileSum(ctx context.Context, g environment.Guest, path string) (sum string, ok bool) {
-	data, _, err := g.ReadFile(ctx, path, guestapi.MaxFileRead)
-	switch {
-	case errors.Is(err, berth.CodeNotFound):
-		return "", true
-	case err != nil:
-		return "", false
+// fileSum is the SHA-256 of a file in hex; "" = it is not there.
+func fileSum(ctx context.Context, now environment.HostState, path string) (string, error) {
+	data, err := now.File(ctx, path)
+	if errors.Is(err, berth.CodeNotFound) {
+		return "", nil
 	}
 	s := sha256.Sum256(data)
-	return hex.EncodeToString(s[:]), true
+	return hex.EncodeToString(s[:]), err
 }
 
 // jsonKey is the value of "parent.key" in RFC 8785 form; "" = it is not there.
-func jsonKey(ctx context.Context, g environment.Guest, path, name string) (value string, ok bool) {
-	data, _, err := g.ReadFile(ctx, path, guestapi.MaxFileRead)
+func jsonKey(ctx context.Context, now environment.HostState, path, name string) (string, error) {
+	data, err := now.File(ctx, path)
 	if errors.Is(err, berth.CodeNotFound) {
-		return "", true
+		return "", nil
 	}
-	var doc map[string]json.RawMessage
-	if err != nil || json.Unmarshal(data, &doc) != nil {
-		return "", false
+	if err != nil {
+		return "", err
 	}
-	parent, key, _ := strings.Cut(name, ".")
-	raw := doc[parent]
-	if key != "" && raw != nil {
-		var inner map[string]json.RawMessage
-		if json.Unmarshal(raw, &inner) != nil {
-			return "", false
+	raw := json.RawMessage(data)
+	for part := range strings.SplitSeq(name, ".") {
+		var object map[string]json.RawMessage
+		if err := json.Unmarshal(raw, &object); err != nil {
+			return "", err
 		}
-		raw = inner[key]
-	}
-	if raw == nil {
-		return "", true
+		if raw = object[part]; raw == nil {
+			return "", nil
+		}
 	}
 	form, err := jcs.Transform(raw)
 	if err != nil { // RFC 8785 libraries take documents; a bare value is compared as it is
 		form = bytes.TrimSpace(raw)
 	}
-	return string(form), true
-}
-
-func packageVersion(ctx context.Context, g environment.Guest, name string) (version string, ok bool) {
-	r, err := g.Exec(ctx, guestapi.Exec{Argv: []string{"dpkg-query", "-W", "-f", "${db:Status-Abbrev} ${Version}", name}, TimeoutMS: undoReadTimeout.Milliseconds()})
-	if err == nil {
-		status, version, _ := strings.Cut(string(r.Stdout), " ")
-		if r.Code == 0 && strings.HasPrefix(status, "ii") {
-			return strings.TrimSpace(version), true
-		}
-		return "", r.Code <= 1
-	}
-	if !errors.Is(err, berth.CodeCommandNotFound) {
-		return "", false
-	}
-	r, err = g.Exec(ctx, guestapi.Exec{Argv: []string{"rpm", "-q", "--qf", "%{VERSION}-%{RELEASE}", name}, TimeoutMS: undoReadTimeout.Milliseconds()})
-	if err != nil {
-		return "", false
-	}
-	if r.Code != 0 {
-		return "", true
-	}
-	return strings.TrimSpace(string(r.Stdout)), true
-}
-
-func member(ctx context.Context, g environment.Guest, group, user string) (in, ok bool) {
-	data, _, err := g.ReadFile(ctx, "/etc/group", guestapi.MaxFileRead)
-	if err != nil {
-		return false, false
-	}
-	for line := range strings.SplitSeq(string(data), "\n") {
-		fields := strings.Split(line, ":")
-		if len(fields) == 4 && fields[0] == group {
-			return slices.Contains(strings.Split(fields[3], ","), user), true
-		}
-	}
-	return false, true
+	return string(form), nil
 }

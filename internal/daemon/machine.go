@@ -22,10 +22,11 @@ import (
 // Standin is a machine that stands in for this one: a directory of files and
 // programs that a test made. The zero Standin is this machine.
 type Standin struct {
-	Root   string   // before each path of a system file
-	Path   []string // where programs are looked for; nil = the system directories
-	Socket string   // Docker's; "" = the settings'
-	Helper []string // command of the host step; nil = berth-hoststep beside this program
+	Root   string          // before each path of a system file
+	Path   []string        // where programs are looked for; nil = the system directories
+	Socket string          // Docker's; "" = the settings'
+	Helper []string        // command of the host step; nil = berth-hoststep beside this program
+	Recipe berth.RecipeRef // of that helper; zero = this build's
 	Watch  time.Duration
 }
 
@@ -86,10 +87,10 @@ func (d *daemon) openMachine(ctx context.Context) (opened *machine, err error) {
 	m.service, err = environment.New(environment.Config{
 		Store: m.store,
 		Hosts: []environment.Host{{
-			Name: berth.LocalHost, Guest: d.guest, Facts: m.prober, Containers: dockerOf{m.containers, journal, berth.LocalHost},
+			Name: berth.LocalHost, Guest: d.guest, Facts: m.prober, State: m.prober, Containers: dockerOf{m.containers, journal, berth.LocalHost},
 			StepDir: filepath.Join(p.Machine, berth.DirHostSteps), Helper: helper,
 		}},
-		Releases: m.releases, HostSteps: hostSteps{}, Manifests: manifests,
+		Releases: m.releases, HostSteps: hostSteps{stand.Recipe}, Manifests: manifests,
 		Liveness: liveness, Now: time.Now, Random: rand.Reader, Log: d.cfg.Log, Version: berth.Version(),
 		WatchEvery: stand.Watch,
 	})

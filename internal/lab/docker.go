@@ -48,6 +48,8 @@ type Options struct {
 	LiveRestore bool
 	// NoCDI leaves CDI off where it could be on.
 	NoCDI bool
+	// CDIDirs are where CDI specifications lie; nil = Dir/cdi, with one of GPUs.
+	CDIDirs []string
 }
 
 // Daemon is a dockerd of the lab.
@@ -172,7 +174,10 @@ func (d *Daemon) configure(t testing.TB, opts Options) error {
 		}
 	} else {
 		features["cdi"] = !opts.NoCDI
-		conf["cdi-spec-dirs"] = []string{filepath.Join(d.Dir, "cdi")}
+		conf["cdi-spec-dirs"] = opts.CDIDirs
+		if opts.CDIDirs == nil {
+			conf["cdi-spec-dirs"] = []string{filepath.Join(d.Dir, "cdi")}
+		}
 		if err := d.WriteCDI(d.GPUs...); err != nil {
 			return err
 		}

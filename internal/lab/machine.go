@@ -25,6 +25,9 @@ type MachineOptions struct {
 	// Docker is the package and version that are installed: "docker-ce 5:28.5.0";
 	// "" = none.
 	Docker string
+	// Debian is the machine's own distribution, with its package manager; nil = a
+	// few files that say that it is Ubuntu. Toolkit and Docker are then its packages.
+	Debian *Debian
 }
 
 // NewMachine makes a stand-in in a directory of its own.
@@ -33,9 +36,16 @@ func NewMachine(t testing.TB, o MachineOptions) *Machine {
 	if o.Driver == "" {
 		o.Driver = "580.95.05"
 	}
-	dir := t.TempDir()
-	m := &Machine{Dir: dir, Root: filepath.Join(dir, "root"), Programs: filepath.Join(dir, "programs")}
-	m.Write(t, "etc/os-release", "ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"24.04\"\nVERSION_CODENAME=noble\nUBUNTU_CODENAME=noble\nPRETTY_NAME=\"Ubuntu 24.04 LTS\"\n")
+	m := &Machine{}
+	if d := o.Debian; d != nil {
+		m.Dir, m.Root, m.Programs = d.Root, d.Root, d.OutsidePrograms()
+		d.ShowOutside("dpkg-query", "systemctl", "uname")
+	} else {
+		m.Dir = t.TempDir()
+		m.Root, m.Programs = filepath.Join(m.Dir, "root"), filepath.Join(m.Dir, "programs")
+		m.ubuntu(t)
+		m.packages(t, o)
+	}
 	m.Write(t, "proc/version", "Linux version 6.8.0-60-generic (lab)\n")
 	m.Write(t, "proc/sys/kernel/osrelease", "6.8.0-60-generic\n")
 	m.Write(t, "proc/sys/kernel/arch", "x86_64\n")
@@ -43,20 +53,28 @@ func NewMachine(t testing.TB, o MachineOptions) *Machine {
 	m.Write(t, "proc/meminfo", "MemTotal:       65000000 kB\nMemAvailable:   60000000 kB\n")
 	m.Write(t, "proc/net/route", "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\neth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n")
 	m.Write(t, "proc/locks", "")
-	m.Write(t, "etc/passwd", "root:x:0:0:root:/root:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\n")
-	m.Write(t, "etc/group", "root:x:0:\ndocker:x:999:ada\n")
-	for _, d := range []string{"run/systemd/system", "sys/bus/pci/devices", "dev", "var/lib/docker", "etc/cdi", "var/run/cdi", "lib/modules/6.8.0-60-generic"} {
+	for _, d := range []string{"run/systemd/system", "sys/bus/pci/devices", "dev", "lib/modules/6.8.0-60-generic"} {
 		m.mkdir(t, d)
 	}
 	m.cards(t, o)
-	m.packages(t, o)
+	return m
+}
+
+// ubuntu is what a probe sees of the distribution.
+func (m *Machine) ubuntu(t testing.TB) {
+	t.Helper()
+	m.Write(t, "etc/os-release", "ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"24.04\"\nVERSION_CODENAME=noble\nUBUNTU_CODENAME=noble\nPRETTY_NAME=\"Ubuntu 24.04 LTS\"\n")
+	m.Write(t, "etc/passwd", "root:x:0:0:root:/root:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\n")
+	m.Write(t, "etc/group", "root:x:0:\ndocker:x:999:ada\n")
+	for _, d := range []string{"var/lib/docker", "etc/cdi", "var/run/cdi"} {
+		m.mkdir(t, d)
+	}
 	m.program(t, "systemctl", `case "$1 $2" in
 "is-active docker"*) echo active;;
 "is-enabled "*) echo enabled;;
 *) echo inactive; exit 3;;
 esac`)
 	m.program(t, "uname", "echo x86_64")
-	return m
 }
 
 // SetBootID makes the next look see another boot.
