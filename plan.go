@@ -114,6 +114,7 @@ const (
 	WarnPackageLock  WarningReason = "package_lock_held"
 	WarnDerivative   WarningReason = "derivative_distribution"
 	WarnUnknownSize  WarningReason = "size_unknown"
+	WarnVersions     WarningReason = "versions_changed" // since an engine here was last checked
 )
 
 // PlanNote is a blocker or a warning: the reason as its Reason, and what a

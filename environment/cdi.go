@@ -232,48 +232,6 @@ func (p *probe) readSpec(ctx context.Context, name string) berth.CDISpec {
 	return out
 }
 
-// CDIDevice is where a device name comes from.
-type CDIDevice struct {
-	Spec     berth.CDISpec // the file that counts
-	Shadowed []string      // paths of files that list the same name and do not count
-	Conflict bool          // two files of one directory list it: then nobody may use it
-}
-
-// ResolveCDI says which file gives each device ("nvidia.com/gpu=GPU-…"), by the
-// rule of CDI: a later directory wins, and within one directory a name must be
-// alone. dirs are the daemon's, in order; nil = the usual ones. Files that could
-// not be read give nothing.
-func ResolveCDI(dirs []string, specs []berth.CDISpec) map[string]CDIDevice {
-	if len(dirs) == 0 {
-		dirs = defaultSpecDirs
-	}
-	rank := func(s berth.CDISpec) int {
-		return slices.IndexFunc(dirs, func(d string) bool { return path.Clean(d) == path.Dir(s.Path) })
-	}
-	found := map[string]CDIDevice{}
-	for _, s := range specs {
-		for _, name := range s.Devices {
-			full := s.Kind + "=" + name
-			old, ok := found[full]
-			switch {
-			case s.Error != "":
-			case !ok:
-				found[full] = CDIDevice{Spec: s}
-			case rank(s) == rank(old.Spec):
-				old.Conflict = true
-				old.Shadowed = append(old.Shadowed, s.Path)
-				found[full] = old
-			case rank(s) > rank(old.Spec):
-				found[full] = CDIDevice{Spec: s, Shadowed: append(old.Shadowed, old.Spec.Path)}
-			default:
-				old.Shadowed = append(old.Shadowed, s.Path)
-				found[full] = old
-			}
-		}
-	}
-	return found
-}
-
 var ctkVersion = regexp.MustCompile(`version v?(\d+(?:\.\d+){1,3}[0-9A-Za-z.~+-]*)`)
 
 // readCTK looks at the toolkit's program and at the unit that keeps its spec fresh.

@@ -278,28 +278,37 @@ func TestSpecBounds(t *testing.T) {
 
 // The rule is CDI's: the later directory wins, and two files of one directory
 // that list a name make it unusable.
-func TestResolveCDI(t *testing.T) {
+func TestSpecOf(t *testing.T) {
 	spec := func(path string, devices ...string) berth.CDISpec {
 		return berth.CDISpec{Path: path, Kind: CDIKind, Devices: devices}
 	}
 	stale, fresh := spec("/etc/cdi/nvidia.yaml", "0", "1"), spec("/var/run/cdi/nvidia.yaml", "0")
 	twin := spec("/etc/cdi/other.yaml", "1")
-	broken := berth.CDISpec{Path: "/var/run/cdi/z.yaml", Error: "invalid", Kind: CDIKind, Devices: []string{"1"}}
-	for _, order := range [][]berth.CDISpec{{stale, twin, fresh, broken}, {broken, fresh, twin, stale}} {
-		got := ResolveCDI(nil, order)
-		if d := got["nvidia.com/gpu=0"]; d.Spec.Path != fresh.Path || d.Conflict || !slices.Equal(d.Shadowed, []string{stale.Path}) {
-			t.Errorf("0: %+v", d)
+	unread := berth.CDISpec{Path: "/var/run/cdi/z.yaml", Error: "invalid"}
+	of := func(dirs []string, name string, specs ...berth.CDISpec) (string, bool) {
+		s, rival := specOf(dirs, specs, name)
+		if s == nil {
+			return "", false
 		}
-		if d := got["nvidia.com/gpu=1"]; !d.Conflict || len(d.Shadowed) != 1 {
-			t.Errorf("1: %+v", d)
+		return s.Path, rival != nil
+	}
+	for _, order := range [][]berth.CDISpec{{stale, twin, fresh, unread}, {unread, fresh, twin, stale}} {
+		if path, rival := of(nil, "0", order...); path != fresh.Path || rival {
+			t.Errorf("0: %s, %v", path, rival)
+		}
+		if _, rival := of(nil, "1", order...); !rival {
+			t.Error("1: two files of one directory list it")
+		}
+		if path, _ := of(nil, "2", order...); path != "" {
+			t.Errorf("2: %s", path)
 		}
 	}
-	// A conflict in a directory that does not count is none.
-	if d := ResolveCDI(nil, []berth.CDISpec{stale, twin, spec("/var/run/cdi/nvidia.yaml", "1")})["nvidia.com/gpu=1"]; d.Conflict || len(d.Shadowed) != 2 {
-		t.Errorf("%+v", d)
+	// Two in a directory that does not count are no conflict.
+	if path, rival := of(nil, "1", stale, twin, spec("/run/cdi/nvidia.yaml", "1")); path != "/run/cdi/nvidia.yaml" || rival {
+		t.Errorf("%s, %v", path, rival)
 	}
-	if d := ResolveCDI([]string{"/var/run/cdi", "/etc/cdi"}, []berth.CDISpec{stale, fresh})["nvidia.com/gpu=0"]; d.Spec.Path != stale.Path {
-		t.Errorf("the daemon's own order was not kept: %+v", d)
+	if path, _ := of([]string{"/var/run/cdi", "/etc/cdi"}, "0", stale, fresh); path != stale.Path {
+		t.Errorf("the daemon's own order was not kept: %s", path)
 	}
 }
 
@@ -404,7 +413,7 @@ func TestModuleAndMismatch(t *testing.T) {
 		{berth.GPUFacts{Library: "550.54.14"}, false},
 		{berth.GPUFacts{SMIError: "Failed to initialize NVML: Driver/library version mismatch"}, true},
 	} {
-		if got := DriverMismatch(tt.g); got != tt.want {
+		if got := mismatched(tt.g, 0); got != tt.want {
 			t.Errorf("%+v: %v", tt.g, got)
 		}
 	}

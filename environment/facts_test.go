@@ -100,10 +100,10 @@ func TestFactsSayWhatMatters(t *testing.T) {
 			return f.GPU.Cards[0].MemoryBytes == 40_000_000_000 && f.GPU.Cards[1].MemoryBytes == 10_000_000_000
 		}},
 		{"driver-mismatch", "a mismatch taken for a missing driver", func(f berth.Facts) bool {
-			return DriverMismatch(f.GPU) && f.GPU.Module == "550.120" && f.GPU.Library == "550.144.03" && f.OS.RebootDue
+			return mismatched(f.GPU, f.OS.WSL) && f.GPU.Module == "550.120" && f.GPU.Library == "550.144.03" && f.OS.RebootDue
 		}},
 		{"smi-hung", "a driver that hangs taken for no card", func(f berth.Facts) bool {
-			return strings.HasPrefix(unknownOf(f, FactNVIDIASMI), ReasonTimeout) && f.GPU.OnBus == 1 && f.GPU.SMIError == "" && !DriverMismatch(f.GPU)
+			return strings.HasPrefix(unknownOf(f, FactNVIDIASMI), ReasonTimeout) && f.GPU.OnBus == 1 && f.GPU.SMIError == "" && !mismatched(f.GPU, f.OS.WSL)
 		}},
 		{"group-not-effective", "a session from before the group taken for a broken Docker", func(f berth.Facts) bool {
 			u := f.User
@@ -126,7 +126,7 @@ func TestFactsSayWhatMatters(t *testing.T) {
 		}},
 		{"ostree", "packages planned on an image-based system", func(f berth.Facts) bool { return f.OS.Immutable && !f.User.GroupConfigured }},
 		{"wsl2", "WSL taken for a machine without a card", func(f berth.Facts) bool {
-			return f.OS.WSL == 2 && f.GPU.OnBus == 0 && len(f.GPU.Cards) == 1 && f.GPU.Library == "572.83" && !DriverMismatch(f.GPU) && !f.OS.Systemd
+			return f.OS.WSL == 2 && f.GPU.OnBus == 0 && len(f.GPU.Cards) == 1 && f.GPU.Library == "572.83" && !mismatched(f.GPU, f.OS.WSL) && !f.OS.Systemd
 		}},
 		{"daemon-json-denied", "a daemon.json that may not be read taken for none", func(f berth.Facts) bool {
 			return f.Docker.DaemonJSON == DaemonJSONUnreadable && strings.HasPrefix(unknownOf(f, FactDaemonJSON), ReasonDenied)

@@ -441,6 +441,10 @@ var warningCases = []planCase{
 		in.Facts.Docker.Package, in.Facts.User.GroupConfigured = "5:27.5.1-1", false
 	}},
 	{"warn_linger", "", func(in *JudgeInput) { in.Facts.User.Linger = false }},
+	{"warn_versions_changed", "another driver than when it was checked: that is said, and a setup checks again", func(in *JudgeInput) {
+		in.Installations = []berth.Installation{{Host: "local", Engine: "vllm", Release: berth.ReleaseRef{ID: "vllm-0.31.0-r1"}, Image: berth.Image{Digest: imageSum}, Status: berth.InstallationReady,
+			Verified: map[string]string{"gpu": in.Facts.GPU.Cards[0].UUID, "driver": "570.86.15", "docker": in.Facts.Docker.Version}}}
+	}},
 	{"warn_cpu_only", "", func(in *JudgeInput) { forCPU(in) }},
 	{"warn_gpu_in_use", "", func(in *JudgeInput) {
 		in.Facts.GPU.Cards[0].Processes = []berth.GPUProcess{{PID: 4242, Name: "python3", UsedBytes: 20e9}, {PID: 77, Name: "Xorg", UsedBytes: 3e8}}

@@ -32,10 +32,8 @@ const (
 	cdiPossible  = "25.0" // features.cdi in daemon.json turns it on, at the next start
 )
 
-const (
-	gpuKind   = "nvidia.com/gpu"
-	dynamicTo = "/var/run/cdi/nvidia.yaml" // that the host step and the toolkit's own unit write
-)
+// dynamicTo is the specification that the host step and the toolkit's own unit write.
+const dynamicTo = "/var/run/cdi/nvidia.yaml"
 
 // needs is what a host lacks.
 type needs struct{ parts map[string]bool }
@@ -128,18 +126,22 @@ func (j *judgement) cdiName() string {
 }
 
 func hasDevice(devices []string, name string) bool {
-	return slices.ContainsFunc(devices, func(d string) bool { return strings.TrimPrefix(d, gpuKind+"=") == name })
+	return slices.ContainsFunc(devices, func(d string) bool { return strings.TrimPrefix(d, CDIKind+"=") == name })
+}
+
+func (j *judgement) specOf(name string) (spec, rival *berth.CDISpec) {
+	return specOf(j.f.Docker.CDIDirs, j.f.Toolkit.Specs, name)
 }
 
 // specOf is the specification that gives the device: that of the last of the
-// daemon's directories. A rival in the same directory makes the device
-// unresolvable.
-func (j *judgement) specOf(name string) (spec, rival *berth.CDISpec) {
+// daemon's directories, nil = none. A rival in the same directory makes the
+// device unresolvable.
+func specOf(dirs []string, specs []berth.CDISpec, name string) (spec, rival *berth.CDISpec) {
 	best := -1
-	for i := range j.f.Toolkit.Specs {
-		s := &j.f.Toolkit.Specs[i]
-		rank := j.rank(s.Path)
-		if s.Kind != gpuKind || rank < 0 || !hasDevice(s.Devices, name) {
+	for i := range specs {
+		s := &specs[i]
+		rank := specRank(dirs, s.Path)
+		if s.Kind != CDIKind || rank < 0 || !hasDevice(s.Devices, name) {
 			continue
 		}
 		switch {
@@ -155,12 +157,13 @@ func (j *judgement) specOf(name string) (spec, rival *berth.CDISpec) {
 	return spec, rival
 }
 
-// rank is the place of a file's directory in the daemon's list; -1 = it is not
-// in it.
-func (j *judgement) rank(file string) int {
-	dirs := j.f.Docker.CDIDirs
+func (j *judgement) rank(file string) int { return specRank(j.f.Docker.CDIDirs, file) }
+
+// specRank is the place of a file's directory in the daemon's list, nil = the
+// usual one; -1 = it is not in it.
+func specRank(dirs []string, file string) int {
 	if len(dirs) == 0 {
-		dirs = []string{"/etc/cdi", "/var/run/cdi"}
+		dirs = defaultSpecDirs
 	}
 	dir := runDir(path.Dir(file))
 	for i, d := range dirs {

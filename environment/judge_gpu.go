@@ -62,13 +62,15 @@ func (j *judgement) judgeGPU() {
 	}
 }
 
-// mismatched reports a kernel module of another version than the library. In
-// WSL there is no module to compare with.
+// mismatched reports a kernel module of another version than the library, which
+// only a restart of the machine mends. The library's name may carry fewer
+// numbers than it has; that is no mismatch. In WSL there is no module to compare
+// with.
 func mismatched(g berth.GPUFacts, wsl int) bool {
 	if strings.Contains(strings.ToLower(g.SMIError), "version mismatch") {
 		return true
 	}
-	return wsl == 0 && g.Module != "" && g.Library != "" && compareVersions(g.Module, g.Library) != 0
+	return wsl == 0 && g.Module != "" && g.Library != "" && compareVersions(g.Module, g.Library) != 0 && !strings.HasPrefix(g.Module, g.Library+".")
 }
 
 // jetson reports a Jetson Linux whose GPU needs images of its own: up to R36.

@@ -296,7 +296,7 @@ func routeOf(f berth.Facts, gpu string) gpuRoute {
 	case !j.gpuUsable():
 		return routeNone
 	case f.Docker.CDI && j.cdiReady():
-		return gpuRoute(gpuKind + "=" + j.cdiName())
+		return gpuRoute(CDIKind + "=" + j.cdiName())
 	}
 	return routeRuntime
 }

@@ -138,6 +138,8 @@ func (p *performer) examine(ctx context.Context, q question, afresh bool) (berth
 		if in.Release, err = p.release(q, facts, in.Platform); err != nil {
 			return berth.Plan{}, err
 		}
+	}
+	if in.Release != nil {
 		if image, ok := in.Release.Images[in.Platform]; ok {
 			if there, err := h.Containers.ImagePresent(ctx, image); err == nil {
 				in.ImagePresent = &there
@@ -157,6 +159,9 @@ func (p *performer) release(q question, facts berth.Facts, platform string) (*be
 		if r, err := p.cfg.Releases.LatestForCPU(q.target.Engine, platform); err == nil {
 			return &r, nil
 		}
+	}
+	if q.release == "" && platform == "" {
+		return nil, nil // the plan says what it knows of the architecture, which decides
 	}
 	if q.release == "" {
 		r, err := p.cfg.Releases.Latest(q.target.Engine, platform)

@@ -200,14 +200,15 @@ func versionsOf(f berth.Facts, gpu string) map[string]string {
 	return v
 }
 
-// ChangedVersions names what is of another version now than when the
-// installation's ladder was climbed; empty = the climb holds.
-func ChangedVersions(in berth.Installation, f berth.Facts) []string {
+// changedVersions says what is of another version now than when the
+// installation's ladder was climbed ("driver 580.95 to 590.1"), sorted; empty =
+// the climb holds. What cannot be seen now is not said to have changed.
+func changedVersions(in berth.Installation, f berth.Facts) []string {
 	now := versionsOf(f, in.Verified["gpu"])
 	var changed []string
 	for part, version := range in.Verified {
-		if part != "gpu" && now[part] != version {
-			changed = append(changed, part)
+		if part != "gpu" && now[part] != "" && now[part] != version {
+			changed = append(changed, fmt.Sprintf("%s %s to %s", strings.ReplaceAll(part, "_", " "), version, now[part]))
 		}
 	}
 	slices.Sort(changed)

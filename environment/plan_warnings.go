@@ -14,6 +14,7 @@ import (
 func (j *judgement) warnings() {
 	j.warnCPU()
 	j.warnBusy()
+	j.warnVersions()
 	if j.f.OS.RebootDue {
 		j.warn(berth.WarnRebootDue, "The system asks for a restart. When a driver or kernel was updated, restart first: the check of the GPU may fail until then.")
 	}
@@ -41,6 +42,21 @@ func (j *judgement) warnCPU() {
 		j.warn(berth.WarnCPUOnly, fmt.Sprintf("Release %s runs on the CPU.", r.ID), "release", r.ID)
 	case r == nil && !j.gpu && j.clear():
 		j.warn(berth.WarnCPUOnly, "There is no NVIDIA card here: only engines that run on the CPU will run.")
+	}
+}
+
+// warnVersions names engines whose check was under other versions: what it
+// proved may hold no more.
+func (j *judgement) warnVersions() {
+	for _, in := range j.in.Installations {
+		if in.Status != berth.InstallationReady || j.in.Target.Engine != "" && in.Engine != j.in.Target.Engine {
+			continue
+		}
+		if changed := changedVersions(in, *j.f); len(changed) > 0 {
+			j.warn(berth.WarnVersions, fmt.Sprintf("Since %s was checked here, this has changed: %s. Setting it up again checks it again, and keeps the rest.", in.Engine, strings.Join(changed, ", ")),
+				"engine", in.Engine, "release", in.Release.ID, "changed", strings.Join(changed, ", ")).
+				Commands = []string{"berth setup " + in.Engine + " --release " + in.Release.ID}
+		}
 	}
 }
 

@@ -57,8 +57,8 @@ func TestRealDaemons(t *testing.T) {
 
 func checkSpec(t *testing.T, f berth.Facts, name, dir string) {
 	t.Helper()
-	got, ok := ResolveCDI(f.Docker.CDIDirs, f.Toolkit.Specs)[name]
-	if !ok || filepath.Dir(got.Spec.Path) != dir || len(got.Spec.Missing) > 0 || !slices.Contains(f.Toolkit.Devices, name) {
+	got, rival := specOf(f.Docker.CDIDirs, f.Toolkit.Specs, strings.TrimPrefix(name, CDIKind+"="))
+	if got == nil || rival != nil || filepath.Dir(got.Path) != dir || len(got.Missing) > 0 || !slices.Contains(f.Toolkit.Devices, name) {
 		t.Errorf("%s: %+v of %+v", name, got, f.Toolkit)
 	}
 }

@@ -161,7 +161,7 @@ func TestHostStepOutcomes(t *testing.T) {
 			g.m.facts.Docker = berth.DockerFacts{CLI: "/usr/bin/docker", Install: "docker-ce", Package: "28.3", Socket: "/var/run/docker.sock", SocketGroup: "docker", Service: "active", DaemonJSON: daemonAbsent}
 			g.m.facts.User.GroupEffective = false
 			g.m.facts.Toolkit.Packages = []string{"nvidia-container-toolkit-base=1.18"}
-			g.m.facts.Toolkit.Specs = []berth.CDISpec{{Path: "/var/run/cdi/nvidia.yaml", Kind: gpuKind, Devices: []string{testGPU}, Driver: "580.65"}}
+			g.m.facts.Toolkit.Specs = []berth.CDISpec{{Path: "/var/run/cdi/nvidia.yaml", Kind: CDIKind, Devices: []string{testGPU}, Driver: "580.65"}}
 		})
 		g.leave(*op.HostStep, receiptOf(*op.HostStep, berth.ReceiptCompleted))
 		g.phase(op.ID, berth.PhaseAwaitingRelogin)

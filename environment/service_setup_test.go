@@ -96,7 +96,7 @@ func TestClimb(t *testing.T) {
 		"another card":          {func(f *berth.Facts) { f.GPU.Cards[0].UUID = "GPU-2" }, "nvidia_smi"},
 		"Docker is gone":        {func(f *berth.Facts) { f.Docker.Reachable = false }, "docker"},
 		"CDI was turned off":    {func(f *berth.Facts) { f.Docker.CDI = false }, "gpu_route"},
-		"not in any CDI device": {func(f *berth.Facts) { f.Docker.CDIDevices, f.Toolkit.Specs = []string{gpuKind + "=GPU-2"}, nil }, "gpu_route"},
+		"not in any CDI device": {func(f *berth.Facts) { f.Docker.CDIDevices, f.Toolkit.Specs = []string{CDIKind + "=GPU-2"}, nil }, "gpu_route"},
 	} {
 		f := workingFacts()
 		f.GPU.Library = f.GPU.Module
@@ -266,6 +266,22 @@ func TestUnsupportedHost(t *testing.T) {
 	g.begin(berth.BeginOperation{Target: target}) // nothing is in the way
 }
 
+// An architecture that no engine is made for, or that cannot be read, is what
+// stands against a setup: not the lack of a release for it.
+func TestArchitectureComesFirst(t *testing.T) {
+	for arch, want := range map[string]berth.BlockerReason{"riscv64": berth.BlockArchitecture, "": berth.BlockUnknownFact} {
+		g := newRig(t)
+		g.m.facts.OS.Architecture = arch
+		if arch == "" {
+			g.m.facts.Unknown = []berth.Unknown{{Fact: string(FactArchitecture), Reason: ReasonFailed}}
+		}
+		p, err := g.s.Probe(t.Context(), berth.ProbeRequest{Target: berth.Target{Host: "local", Engine: testEngine}})
+		if err != nil || len(p.Blockers) == 0 || p.Blockers[0].Reason != string(want) {
+			t.Errorf("%q: %+v, %v", arch, p.Blockers, err)
+		}
+	}
+}
+
 func TestConsent(t *testing.T) {
 	g := newRig(t)
 	op := g.begin(berth.BeginOperation{Approve: digest("f")})
@@ -310,7 +326,7 @@ func TestRelogin(t *testing.T) {
 	g.m.facts.Docker = berth.DockerFacts{CLI: "/usr/bin/docker", Install: "docker-ce", Package: "28.3", Socket: "/var/run/docker.sock", SocketGroup: "docker", Service: "active", DaemonJSON: daemonAbsent}
 	g.m.facts.User.GroupEffective = false
 	g.m.facts.Toolkit.Packages = []string{"nvidia-container-toolkit-base=1.18"}
-	g.m.facts.Toolkit.Specs = []berth.CDISpec{{Path: "/var/run/cdi/nvidia.yaml", Kind: gpuKind, Devices: []string{testGPU}, Driver: "580.65"}}
+	g.m.facts.Toolkit.Specs = []berth.CDISpec{{Path: "/var/run/cdi/nvidia.yaml", Kind: CDIKind, Devices: []string{testGPU}, Driver: "580.65"}}
 	op := g.begin(berth.BeginOperation{})
 	got := g.until(op.ID, "waiting", func(o berth.Operation) bool {
 		return o.Phase == berth.PhaseAwaitingRelogin || o.Phase == berth.PhaseFailed
@@ -353,17 +369,17 @@ func TestUpdate(t *testing.T) {
 // A change of any version that the ladder was climbed with asks for a new climb.
 func TestChangedVersions(t *testing.T) {
 	in := berth.Installation{Verified: versionsOf(workingFacts(), testGPU)}
-	if got := ChangedVersions(in, workingFacts()); len(got) != 0 {
+	if got := changedVersions(in, workingFacts()); len(got) != 0 {
 		t.Errorf("nothing changed, and yet %q", got)
 	}
 	f := workingFacts()
 	f.GPU.Module, f.Docker.Version = "590.1", "29.0"
-	if got := ChangedVersions(in, f); !slices.Equal(got, []string{"docker", "driver"}) {
+	if got := changedVersions(in, f); !slices.Equal(got, []string{"docker " + workingFacts().Docker.Version + " to 29.0", "driver " + workingFacts().GPU.Module + " to 590.1"}) {
 		t.Errorf("changed is %q", got)
 	}
 	f = workingFacts()
 	f.Toolkit.Version = ""
-	if got := ChangedVersions(in, f); !slices.Equal(got, []string{"toolkit"}) {
+	if got := changedVersions(in, f); len(got) != 0 { // what cannot be seen is not known to be another
 		t.Errorf("changed is %q", got)
 	}
 }

@@ -238,17 +238,6 @@ func parseModule(text string) string {
 	return ""
 }
 
-// DriverMismatch reports whether the library of the NVIDIA driver is of another
-// version than the kernel module that runs, which only a restart of the machine
-// mends. The library's name may carry fewer numbers than it has; such a library
-// is no mismatch.
-func DriverMismatch(g berth.GPUFacts) bool {
-	if strings.Contains(strings.ToLower(g.SMIError), "driver/library version mismatch") {
-		return true
-	}
-	return g.Module != "" && g.Library != "" && g.Module != g.Library && !strings.HasPrefix(g.Module, g.Library+".")
-}
-
 // jetsonLine is the first of /etc/nv_tegra_release: "# R36 (release), REVISION: 4.3, …".
 var jetsonLine = regexp.MustCompile(`# R(\d+) \(release\), REVISION: (\d+(?:\.\d+)*)`)
 

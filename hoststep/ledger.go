@@ -91,14 +91,6 @@ func ParseChanges(data []byte) (inForce []Change, damaged int, err error) {
 	return inForce, damaged, nil
 }
 
-// ComponentsOf is what an undo of all these changes asks for, in the recipe's
-// order. Consent to a restart, which is no change, is not in it.
-func ComponentsOf(changes []Change) []Component {
-	return slices.DeleteFunc(slices.Clone(Components), func(k Component) bool {
-		return k == DockerRestart || !slices.ContainsFunc(changes, func(c Change) bool { return c.Component == k })
-	})
-}
-
 // same reports whether both changed one thing.
 func (c Change) same(o Change) bool {
 	return c.Kind == o.Kind && c.Path == o.Path && c.Name == o.Name && (c.Kind != ChangeGroup || c.Value == o.Value)

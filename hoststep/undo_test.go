@@ -87,9 +87,6 @@ func TestPlanUndo(t *testing.T) {
 	if got := undoLine(PlanUndo(all, []Component{EnableCDI}, untouched)); got != "4 remove_key" {
 		t.Errorf("one component: %s", got)
 	}
-	if got := ComponentsOf(all); !slices.Equal(got, []Component{DockerEngine, EnableCDI, DockerService, DockerGroup}) {
-		t.Errorf("%v", got)
-	}
 	for name, c := range map[string]struct {
 		change func(*UndoFacts)
 		of     []Component

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"berth"
@@ -37,11 +38,16 @@ func ladder(p berth.Plan) []berth.Finding {
 	f := p.Facts
 	out := []berth.Finding{rungBus(f)}
 	if f.GPU.OnBus > 0 || len(f.GPU.Cards) > 0 {
-		out = append(out, rungModule(f), rungCards(f))
+		out = append(out, rungModule(p), rungCards(f))
 	}
 	out = append(out, rungDocker(f))
 	if len(f.GPU.Cards) > 0 && f.Docker.Reachable {
 		out = append(out, rungDevice(p))
+	}
+	for _, w := range p.Warnings {
+		if w.Reason == string(berth.WarnVersions) {
+			out = append(out, berth.Finding{Check: "engine-check", Status: findingWarn, Detail: w.Message, Fix: strings.Join(w.Commands, "; ")})
+		}
 	}
 	for _, u := range f.Unknown {
 		out = append(out, berth.Finding{Check: "unknown", Status: findingUnknown, Detail: u.Fact + ": " + u.Reason})
@@ -57,7 +63,9 @@ func rungBus(f *berth.Facts) berth.Finding {
 	return r
 }
 
-func rungModule(f *berth.Facts) berth.Finding {
+func rungModule(p berth.Plan) berth.Finding {
+	f := p.Facts
+	mismatch := func(b berth.PlanNote) bool { return b.Reason == string(berth.BlockDriverMismatch) }
 	r := berth.Finding{Check: "gpu-driver", Status: findingOK, Detail: "driver " + f.GPU.Module}
 	switch {
 	case f.GPU.Module == "" && f.OS.WSL > 0: // the module is Windows's
@@ -68,7 +76,7 @@ func rungModule(f *berth.Facts) berth.Finding {
 		if f.GPU.Nouveau {
 			r.Detail += ", nouveau is"
 		}
-	case f.GPU.Library != "" && f.GPU.Library != f.GPU.Module:
+	case slices.ContainsFunc(p.Blockers, mismatch):
 		r.Status, r.Fix = findingFail, "restart the machine"
 		r.Detail = fmt.Sprintf("the driver that runs is %s and its library is %s", f.GPU.Module, f.GPU.Library)
 	}
@@ -96,7 +104,7 @@ func rungDocker(f *berth.Facts) berth.Finding {
 	case d.CLI == "" && d.Socket == "":
 		r.Status, r.Detail, r.Fix = findingWarn, "Docker is not installed: engines run in containers", "berth setup --environment"
 	case f.User.GroupConfigured && !f.User.GroupEffective:
-		r.Status, r.Detail, r.Fix = findingWarn, "the group docker is not effective in this login yet", "log out and in again"
+		r.Status, r.Detail, r.Fix = findingWarn, "the group docker is not effective in this login yet", "log out and in again, then: berth up"
 	default:
 		r.Status, r.Detail, r.Fix = findingWarn, "Docker does not answer you: "+d.Error, "berth setup --environment"
 	}

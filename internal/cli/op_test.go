@@ -166,12 +166,21 @@ func TestLadder(t *testing.T) {
 		{"another card in the spec", func(f *berth.Facts) { f.Docker.CDIDevices = []string{"nvidia.com/gpu=GPU-2"} }, "gpu-bus:ok gpu-driver:ok gpu-cards:ok docker:ok gpu-device:warn"},
 		{"CDI is off", func(f *berth.Facts) { f.Docker.CDI = false }, "gpu-bus:ok gpu-driver:ok gpu-cards:ok docker:ok gpu-device:warn"},
 		{"the runtime", func(f *berth.Facts) { f.Docker.CDI, f.Docker.Runtimes = false, []string{"runc", "nvidia"} }, "gpu-bus:ok gpu-driver:ok gpu-cards:ok docker:ok gpu-device:ok"},
+		{"a shorter name of the library", func(f *berth.Facts) { f.GPU.Module = "580.1.02" }, "gpu-bus:ok gpu-driver:ok gpu-cards:ok docker:ok gpu-device:ok"},
+		{"checked under other versions", func(*berth.Facts) {}, "gpu-bus:ok gpu-driver:ok gpu-cards:ok docker:ok gpu-device:ok engine-check:warn"},
 		{"unknown", func(f *berth.Facts) { f.Unknown = []berth.Unknown{{Fact: "routes", Reason: "denied"}} }, "gpu-bus:ok gpu-driver:ok gpu-cards:ok docker:ok gpu-device:ok unknown:unknown"},
 	} {
 		f := good()
 		c.change(&f)
 		var got []string
-		for _, r := range ladder(berth.Plan{Facts: &f, GPU: "GPU-1"}) {
+		p := berth.Plan{Facts: &f, GPU: "GPU-1"}
+		if c.name == "driver was upgraded" {
+			p.Blockers = []berth.PlanNote{{Reason: string(berth.BlockDriverMismatch)}}
+		}
+		if c.name == "checked under other versions" {
+			p.Warnings = []berth.PlanNote{{Reason: string(berth.WarnVersions), Message: "it changed", Commands: []string{"berth setup vllm --release vllm-1"}}}
+		}
+		for _, r := range ladder(p) {
 			got = append(got, r.Check+":"+r.Status)
 			if (r.Status == findingFail || r.Status == findingWarn) && r.Fix == "" || r.Detail == "" {
 				t.Errorf("%s: %+v", c.name, r)
