@@ -204,7 +204,9 @@ type BeginOperation struct {
 	Release      string        `json:"release,omitempty"`       // id; "" = the newest of the engine
 	RetainModels bool          `json:"retain_models,omitempty"` // removal
 	Approve      string        `json:"approve,omitempty"`       // digest of a plan that was seen; "" = ask
-	Reinstall    bool          `json:"reinstall,omitempty"`     // remove, keep models, then set up Release
+	// Reinstall removes, keeps models, then sets up Release. Approve is of the
+	// removal; "" = of what it would be now. The setup asks its own.
+	Reinstall bool `json:"reinstall,omitempty"`
 }
 
 // ResumeOperation is the body of POST /v1/operations/{id}/resume: it approves a

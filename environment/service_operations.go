@@ -17,7 +17,7 @@ const MaxIdempotencyKey = 256
 // is CodeConflict with that one as fact "holder".
 func (s *Service) Begin(ctx context.Context, key string, b berth.BeginOperation) (op berth.Operation, created bool, err error) {
 	if b.Reinstall {
-		return s.BeginReinstall(ctx, key, b.Target, b.Release)
+		return s.BeginReinstall(ctx, key, b.Target, b.Release, b.Approve)
 	}
 	if err := s.valid(b.Kind, b.Target, b.Release); err != nil {
 		return op, false, err

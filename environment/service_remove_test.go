@@ -190,7 +190,7 @@ func TestReinstall(t *testing.T) {
 func TestReinstallSurvivesTheDaemon(t *testing.T) {
 	g := removable(t)
 	g.m.set(func() { g.m.block["remove caches of vllm-1"] = make(chan struct{}) })
-	op, _, err := g.s.BeginReinstall(t.Context(), "k", berth.Target{Host: "local", Engine: testEngine}, "")
+	op, _, err := g.s.BeginReinstall(t.Context(), "k", berth.Target{Host: "local", Engine: testEngine}, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ type changeFlags struct {
 	plan        bool
 	environment bool
 	models      bool
+	reinstall   bool
 }
 
 func (f *changeFlags) add(cmd *cobra.Command) {
@@ -117,14 +118,21 @@ pkexec. Without a terminal its command is printed, and its result awaited.`,
 berth setup llama.cpp --release llama.cpp-2026-cpu-r1
 berth setup vllm --plan                     # show what would be done
 berth setup vllm --approve sha256:4f0c…     # do just that
+berth setup vllm --reinstall                # remove it first, keep its models
 berth setup --environment                   # containers and GPU only`,
 		Args:              mostOneArg,
 		ValidArgsFunction: a.completeEngines,
-		RunE:              func(cmd *cobra.Command, args []string) error { return a.change(cmd, berth.OperationSetup, args, &f) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.reinstall {
+				return a.reinstall(cmd, args, &f)
+			}
+			return a.change(cmd, berth.OperationSetup, args, &f)
+		},
 	}
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.release, "release", "", "`ID` of the release; without it the newest that fits the machine")
 	cmd.Flags().BoolVar(&f.environment, "environment", false, "make the machine ready for engines, and set none up")
+	cmd.Flags().BoolVar(&f.reinstall, "reinstall", false, "remove the engine first, all but its models; without --release the same one again")
 	return cmd
 }
 
@@ -188,6 +196,11 @@ func (a *app) change(cmd *cobra.Command, kind berth.OperationKind, args []string
 	if err != nil {
 		return err
 	}
+	return a.begin(ctx, api, b, key, f.agree)
+}
+
+// begin begins an operation, or joins the one that is at work, and follows it.
+func (a *app) begin(ctx context.Context, api API, b berth.BeginOperation, key string, agree consent) error {
 	op, _, err := api.BeginOperation(ctx, b, key)
 	if errors.Is(err, berth.CodeDaemonUnreachable) && ctx.Err() == nil { // the answer was lost: the key finds it
 		op, _, err = api.BeginOperation(ctx, b, key)
@@ -198,7 +211,72 @@ func (a *app) change(cmd *cobra.Command, kind berth.OperationKind, args []string
 	if err != nil {
 		return err
 	}
-	return a.follow(ctx, api, op, f.agree)
+	return a.follow(ctx, api, op, agree)
+}
+
+// reinstall shows what would be removed, asks, and follows the removal and the
+// setup after it. The one is agreed to before it begins, the other when its plan
+// is there.
+func (a *app) reinstall(cmd *cobra.Command, args []string, f *changeFlags) error {
+	if f.environment || f.agree.approve != "" {
+		return usage(cmd, "--reinstall goes with neither --environment nor --approve: it has two plans")
+	}
+	b, err := f.request(cmd, berth.OperationSetup, args)
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	removal := berth.BeginOperation{Kind: berth.OperationRemove, Target: b.Target, RetainModels: true}
+	if f.plan {
+		return a.showPlanOf(ctx, removal)
+	}
+	key, err := a.idempotencyKey()
+	if err != nil {
+		return err
+	}
+	api, err := a.client()
+	if err != nil {
+		return err
+	}
+	if b.Release == "" {
+		if b.Release, err = installedRelease(ctx, api, b.Target); err != nil {
+			return err
+		}
+	}
+	stop := a.progress("looking at " + oneLine(b.Target.Host, 40))
+	plan, err := api.Plan(ctx, berth.ProbeRequest{Kind: removal.Kind, Target: b.Target, RetainModels: true})
+	stop()
+	if err != nil {
+		return err
+	}
+	if !f.agree.yes {
+		a.showPlan(a.env.Stderr, plan)
+		switch {
+		case !a.canAsk():
+			return berth.Errorf(berth.CodeConsentRequired, "nobody is here to agree to the removal that comes first; nothing was changed").
+				WithFact("digest", plan.Digest).WithHint("berth setup " + b.Target.Engine + " --reinstall --yes")
+		case !a.ask(ctx, "Remove this, then set up "+b.Release+"?"):
+			return berth.Errorf(berth.CodeConsentRequired, "the removal was not approved; nothing was changed").WithHint("berth setup " + b.Target.Engine + " --reinstall --plan shows it again")
+		}
+	}
+	b.Reinstall, b.Approve = true, plan.Digest
+	return a.begin(ctx, api, b, key, f.agree)
+}
+
+// installedRelease is what a reinstallation sets up again.
+func installedRelease(ctx context.Context, api API, t berth.Target) (string, error) {
+	list, err := api.Engines(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, e := range list {
+		for _, in := range e.Installations {
+			if e.Engine == t.Engine && in.Host == t.Host {
+				return in.Release.ID, nil
+			}
+		}
+	}
+	return "", berth.Errorf(berth.CodeNotFound, "%s is not installed on %s", t.Engine, t.Host).WithHint("berth setup " + t.Engine)
 }
 
 // joinOperation follows the operation that is at work already where it is the
@@ -212,11 +290,20 @@ func (a *app) joinOperation(ctx context.Context, api API, b berth.BeginOperation
 	if err != nil {
 		return berth.Operation{}, conflict
 	}
-	if op.Kind != b.Kind || op.Target != b.Target || op.RetainModels != b.RetainModels || b.Release != "" && b.Release != op.Release {
+	if !sameChange(op, b) {
 		return berth.Operation{}, berth.AsError(conflict).WithHint("wait for it (berth op show " + id + "), or end it: berth op cancel " + id)
 	}
 	a.note("%s is at work already; following %s", operationTitle(op), id)
 	return op, nil
+}
+
+// sameChange reports whether an operation is what would be begun: a
+// reinstallation is known by the setup that follows it.
+func sameChange(op berth.Operation, b berth.BeginOperation) bool {
+	if b.Reinstall {
+		return op.Target == b.Target && op.FollowUp != nil && op.FollowUp.Release == b.Release
+	}
+	return op.Kind == b.Kind && op.Target == b.Target && op.RetainModels == b.RetainModels && op.FollowUp == nil && (b.Release == "" || b.Release == op.Release)
 }
 
 // showPlanOf shows what a change would do.

@@ -70,7 +70,11 @@ func (f *follower) run(ctx context.Context, op berth.Operation) (berth.Operation
 		f.bar.show(op)
 		var err error
 		switch {
-		case op.Phase.Terminal(), op.Phase == berth.PhaseAwaitingRelogin, op.Phase == berth.PhaseAwaitingReboot:
+		case followed(op):
+			f.bar.clear()
+			f.a.note("%s; now its setup", doneText(op))
+			f.asked = "" // its plan is another
+		case op.Phase.Terminal() && !following(op), op.Phase == berth.PhaseAwaitingRelogin, op.Phase == berth.PhaseAwaitingReboot:
 			return op, nil
 		case op.Phase == berth.PhaseAwaitingConsent:
 			op, err = f.consent(ctx, op)
@@ -85,12 +89,26 @@ func (f *follower) run(ctx context.Context, op berth.Operation) (berth.Operation
 		if err != nil {
 			return op, err
 		}
-		next, err := f.next(ctx, op.ID)
+		id := op.ID
+		if followed(op) {
+			id = op.FollowUp.Begun
+		}
+		next, err := f.next(ctx, id)
 		if err != nil {
 			return op, err
 		}
 		op = next
 	}
+}
+
+// following reports a removal after which a setup is about to begin.
+func following(op berth.Operation) bool {
+	return op.Phase == berth.PhaseRemoved && op.FollowUp != nil && op.FollowUp.Begun == "" && op.Error == nil
+}
+
+// followed reports a removal whose setup has begun.
+func followed(op berth.Operation) bool {
+	return op.Phase == berth.PhaseRemoved && op.FollowUp != nil && op.FollowUp.Begun != ""
 }
 
 // next waits a moment and reads the operation again. A daemon that is replaced
@@ -231,7 +249,13 @@ func (a *app) showPlan(w io.Writer, p berth.Plan) {
 // did what was asked.
 func outcomeOf(op berth.Operation) error {
 	switch op.Phase {
-	case berth.PhaseReady, berth.PhaseRemoved:
+	case berth.PhaseRemoved:
+		if op.FollowUp != nil && op.Error != nil {
+			return berth.Errorf(op.Error.Code, "it was removed, and its setup did not begin: %s", op.Error.Detail).
+				WithFact("operation", op.ID).WithHint("berth setup " + op.FollowUp.Target.Engine + " --release " + op.FollowUp.Release)
+		}
+		return nil
+	case berth.PhaseReady:
 		return nil
 	case berth.PhaseAwaitingRelogin:
 		return berth.Errorf(berth.CodeReloginRequired, "%s waits until you have logged out and in again", operationTitle(op)).WithFact("operation", op.ID)
@@ -287,9 +311,6 @@ func doneText(op berth.Operation) string {
 		if op.Release != "" {
 			what += " (" + op.Release + ")"
 		}
-	}
-	if op.FollowUp != nil && op.FollowUp.Begun != "" {
-		what += "; its setup has begun: berth op resume " + op.FollowUp.Begun
 	}
 	return oneLine(what, 0)
 }

@@ -353,6 +353,47 @@ func TestRemoveAsksForWhatItSays(t *testing.T) {
 	}
 }
 
+// A reinstallation is agreed to twice: to the removal by its digest before it
+// begins, to the setup when its plan is there.
+func TestReinstall(t *testing.T) {
+	removed := toyOp(berth.PhaseRemoved, 2)
+	removed.Kind, removed.FollowUp = berth.OperationRemove, &berth.FollowUp{Target: removed.Target, Release: "toy-1"}
+	begun := removed
+	begun.FollowUp = &berth.FollowUp{Target: removed.Target, Release: "toy-1", Begun: "op-06h2w0q3n5x8k1ac"}
+	play := func(answers *string, args ...string) *desk {
+		d := newDesk(t, answers, nil, append([]string{"setup", "toy", "--reinstall"}, args...)...)
+		d.machine.plan = toyPlan()
+		d.machine.engines = []berth.Engine{{Engine: "toy", Installations: []berth.Installation{{Host: "local", Engine: "toy", Release: berth.ReleaseRef{ID: "toy-1"}}}}}
+		d.machine.states = []berth.Operation{toyOp(berth.PhaseRemoving, 1), removed, begun, toyOp(berth.PhaseAwaitingConsent, 3), toyOp(berth.PhasePulling, 4), toyOp(berth.PhaseReady, 5)}
+		return d
+	}
+	want := berth.BeginOperation{Kind: berth.OperationSetup, Target: berth.Target{Host: "local", Engine: "toy"}, Release: "toy-1", Approve: testDigest, Reinstall: true}
+	for name, d := range map[string]*desk{"asked": play(typed("y\ny\n")), "yes": play(nil, "--yes")} {
+		got := d.run(t.Context())
+		if got.code != 0 || got.stdout != "toy is ready on local (toy-1)\n" || len(d.machine.begun) != 1 || d.machine.begun[0] != want || len(d.machine.resumed) != 1 {
+			t.Errorf("%s: %+v, begun %+v, resumed %v", name, got, d.machine.begun, d.machine.resumed)
+		}
+	}
+	for name, d := range map[string]*desk{"refused": play(typed("n\n")), "nobody": play(nil)} {
+		if got := d.run(t.Context()); got.code != berth.ExitNeedsPerson || len(d.machine.begun) != 0 || !strings.Contains(got.stderr, "nothing was changed") {
+			t.Errorf("%s: %+v, begun %+v", name, got, d.machine.begun)
+		}
+	}
+	// What is not there is not removed.
+	d := play(nil, "--yes")
+	d.machine.engines = nil
+	if got := d.run(t.Context()); got.code != berth.ExitNotFound || len(d.machine.begun) != 0 {
+		t.Errorf("%+v", got)
+	}
+	// The setup did not begin: that is said, with what begins it.
+	d = play(nil, "--yes")
+	removed.Error = &berth.OpError{Code: berth.CodeInternal, Detail: "no disk"}
+	d.machine.states = []berth.Operation{toyOp(berth.PhaseRemoving, 1), removed}
+	if got := d.run(t.Context()); got.code != berth.ExitFailed || !strings.Contains(got.stderr, "berth setup toy --release toy-1") {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestPlanAndProbe(t *testing.T) {
 	d := newDesk(t, nil, nil, "probe", "toy", "--on", "box")
 	d.machine.plan = toyPlan()
@@ -383,7 +424,7 @@ func TestSetupUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{"setup"}, {"setup", "toy", "--environment"}, {"setup", "toy", "x"}, {"setup", "Not/AnEngine"}, {"setup", "toy", "--approve", "abc"},
 		{"setup", "toy", "--yes", "--plan"}, {"setup", "toy", "--yes", "--approve", testDigest}, {"remove"}, {"remove", "--environment", "--models"},
-		{"setup", "--environment", "--release", "x"}, {"update"}, {"probe", "a", "b"}, {"op", "nosuch"}, {"op", "show"}, {"op", "resume", testOp, "--approve", "x"},
+		{"setup", "--environment", "--release", "x"}, {"setup", "--environment", "--reinstall"}, {"setup", "toy", "--reinstall", "--approve", testDigest}, {"update"}, {"probe", "a", "b"}, {"op", "nosuch"}, {"op", "show"}, {"op", "resume", testOp, "--approve", "x"},
 		{"op", "receipt", testOp}, {"op", "receipt", testOp, "file", "--declined"}, {"engine", "nosuch"}, {"engine", "show"}, {"engine", "releases", "nosuch"}, {"engine", "releases", "add"},
 	} {
 		if got := newDesk(t, nil, nil, args...).run(t.Context()); got.code != berth.ExitUsage || got.stdout != "" || !strings.HasPrefix(got.stderr, "berth: ") {
