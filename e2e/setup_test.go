@@ -67,7 +67,14 @@ func newLabHouse(t *testing.T, g lab.Generation, o lab.MachineOptions) *labHouse
 // stand says what machine the daemon is on.
 func (l *labHouse) stand(s daemon.Standin) {
 	l.t.Helper()
-	s.Root, s.Socket, s.Watch = l.machine.Root, l.docker.Socket, 100*time.Millisecond
+	s.Root, s.Watch = l.machine.Root, 100*time.Millisecond
+	s.Socket = l.docker.Socket
+	l.standIn(s)
+}
+
+// standIn is stand with nothing but what s says.
+func (l *labHouse) standIn(s daemon.Standin) {
+	l.t.Helper()
 	s.Path = []string{l.machine.Programs, "/usr/bin", "/bin"}
 	if s.Helper == nil {
 		s.Helper = []string{"/bin/false"} // never the real one: this is not its machine
@@ -137,4 +144,28 @@ func TestSetupAdoptsAndRemoves(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDockerElsewhere: a Docker that listens at another socket than the usual
+// one is used when the settings say so, and the usual one is not looked for.
+func TestDockerElsewhere(t *testing.T) {
+	l := newLabHouse(t, lab.Docker28, lab.MachineOptions{Toolkit: "1.18.0"})
+	l.standIn(daemon.Standin{Root: l.machine.Root, Watch: 100 * time.Millisecond}) // without a socket
+	l.must("up")
+	var plan berth.Plan
+	out, _, code := l.run("probe", "--json")
+	l.decode(out, &plan)
+	if code != berth.ExitNeedsPerson || plan.Facts.Docker.Reachable {
+		t.Fatalf("exit %d: %+v", code, plan.Facts.Docker)
+	}
+	l.must("down")
+	if err := os.WriteFile(filepath.Join(l.dir, "config.toml"), fmt.Appendf(nil, "[docker]\nsocket = %q\n", l.docker.Socket), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l.must("up")
+	r := l.addRelease(true)
+	if op := l.op("setup", r.Engine, "--yes"); op.Phase != berth.PhaseReady {
+		t.Fatalf("%s %+v", op.Phase, op.Error)
+	}
+	l.op("remove", r.Engine, "--yes")
 }

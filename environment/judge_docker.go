@@ -260,7 +260,7 @@ func (j *judgement) byRuntime(n *needs) {
 	}
 	// A daemon that answers and does not have it needs a restart even where the
 	// runtime is written down; one that does not answer may have it.
-	if d.Reachable || !jsonHasKey(d.DaemonJSONKeys["runtimes"], "nvidia") {
+	if d.Reachable || jsonMember(d.DaemonJSONKeys["runtimes"], "nvidia") == nil {
 		n.add(compRuntime)
 		j.restart(n)
 	}
@@ -281,23 +281,19 @@ func (j *judgement) toolkitTooOld() bool {
 
 // cdiSetting is features.cdi of daemon.json: "true", "false" or "" = not set.
 func (j *judgement) cdiSetting() string {
-	var features map[string]json.RawMessage
-	if json.Unmarshal([]byte(j.f.Docker.DaemonJSONKeys["features"]), &features) != nil {
-		return ""
-	}
-	if v := string(features["cdi"]); v == "true" || v == "false" {
+	if v := string(jsonMember(j.f.Docker.DaemonJSONKeys["features"], "cdi")); v == "true" || v == "false" {
 		return v
 	}
 	return ""
 }
 
-func jsonHasKey(object, key string) bool {
+// jsonMember is a member of an object in JSON; nil = it has none of that name.
+func jsonMember(object, name string) json.RawMessage {
 	var members map[string]json.RawMessage
 	if json.Unmarshal([]byte(object), &members) != nil {
-		return false
+		return nil
 	}
-	_, ok := members[key]
-	return ok
+	return members[name]
 }
 
 func (j *judgement) hasPackage(name string) bool {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -280,6 +281,12 @@ func TestComponentsAreTheRecipes(t *testing.T) {
 	}
 	if !slices.Equal(theirs, componentOrder) {
 		t.Errorf("the recipe has %v, the judgement %v", theirs, componentOrder)
+	}
+	for c, shown := range map[hoststep.Component]string{hoststep.NVIDIARuntime: runtimeEdit, hoststep.EnableCDI: cdiEdit} {
+		var theirs, ours any
+		if json.Unmarshal([]byte("{"+hoststep.JSONEdit(c)+"}"), &theirs) != nil || json.Unmarshal([]byte("{"+shown+"}"), &ours) != nil || !reflect.DeepEqual(theirs, ours) {
+			t.Errorf("%s: the plan shows %s, the helper sets %s", c, shown, hoststep.JSONEdit(c))
+		}
 	}
 	manifests, err := EmbeddedManifests()
 	if err != nil {

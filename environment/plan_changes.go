@@ -63,17 +63,32 @@ func (j *judgement) packageChanges(n needs) {
 
 func (j *judgement) configChanges(n needs) {
 	if n.has(compRuntime) {
-		j.change(berth.ChangeConfigureRuntime, true, "Add the nvidia runtime to /etc/docker/daemon.json",
-			"this Docker gives containers the GPU by it; other keys stay, and the old file is kept", "file", "/etc/docker/daemon.json")
+		j.change(berth.ChangeConfigureRuntime, true, "Add the nvidia runtime to /etc/docker/daemon.json: "+runtimeEdit+j.insteadOf("runtimes", "nvidia"),
+			"this Docker gives containers the GPU by it; other keys stay, and the old file is kept", "file", "/etc/docker/daemon.json", "set", runtimeEdit)
 	}
 	if n.has(compEnableCDI) {
-		j.change(berth.ChangeEnableCDI, true, "Turn features.cdi on in /etc/docker/daemon.json",
-			"this Docker has CDI off by default; other keys stay, and the old file is kept", "file", "/etc/docker/daemon.json")
+		j.change(berth.ChangeEnableCDI, true, "Turn features.cdi on in /etc/docker/daemon.json: "+cdiEdit+j.insteadOf("features", "cdi"),
+			"this Docker has CDI off by default; other keys stay, and the old file is kept", "file", "/etc/docker/daemon.json", "set", cdiEdit)
 	}
 	if n.has(compCDI) {
 		j.change(berth.ChangeGenerateCDI, true, "Describe the GPUs in "+dynamicTo,
 			"Docker gives a container the one card by this; the toolkit renews it at each boot", "file", dynamicTo)
 	}
+}
+
+// What the helper sets in daemon.json: all that is different in the file then.
+const (
+	runtimeEdit = `"runtimes": {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}`
+	cdiEdit     = `"features": {"cdi": true}`
+)
+
+// insteadOf tells the value that an edit takes the place of; "" = there is none.
+func (j *judgement) insteadOf(parent, key string) string {
+	old := jsonMember(j.f.Docker.DaemonJSONKeys[parent], key)
+	if old == nil {
+		return ""
+	}
+	return ", instead of " + clip(string(old))
 }
 
 func (j *judgement) accessChanges(n needs) {

@@ -51,6 +51,17 @@ func Qualified(distro, version, arch string) (family string, ok bool) {
 	return d.Family, ok
 }
 
+// JSONEdit is what a component sets in daemon.json, as a member of the file's
+// object; "" = nothing.
+func JSONEdit(c Component) string {
+	for _, e := range frozen().DaemonJSON {
+		if e.Component == c {
+			return `"` + e.Parent + `": {"` + e.Key + `": ` + e.Value + `}`
+		}
+	}
+	return ""
+}
+
 // recipe is data only. Each distribution carries its own two vendors, written
 // out by the functions below: nothing is derived at run time.
 type recipe struct {
