@@ -180,6 +180,10 @@ var goodCases = []planCase{
 		in.Facts.Toolkit.Specs[0].Devices = []string{cardOld}
 	}},
 	{"stale_spec_ours", "after a driver update the specification is written again", func(in *JudgeInput) { in.Facts.Toolkit.Specs[0].Driver = "570.10.01" }},
+	{"stale_spec_old_toolkit", "a toolkit before 1.18 does not renew it at a restart of the machine, which is said", func(in *JudgeInput) {
+		in.Facts.Toolkit.Specs[0].Driver, in.Facts.Toolkit.Version = "570.10.01", "1.17.8"
+		in.Facts.Toolkit.Packages = []string{"nvidia-container-toolkit-base=1.17.8-1"}
+	}},
 	{"stale_spec_etc", "a stale file in /etc/cdi loses against a fresh one in /var/run/cdi, so one is written", func(in *JudgeInput) {
 		in.Facts.Toolkit.Specs[0].Path, in.Facts.Toolkit.Specs[0].Missing = "/etc/cdi/nvidia.yaml", []string{"/usr/lib/libEGL_nvidia.so.570.10.01"}
 	}},

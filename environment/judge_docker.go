@@ -35,6 +35,10 @@ const (
 // dynamicTo is the specification that the host step and the toolkit's own unit write.
 const dynamicTo = "/var/run/cdi/nvidia.yaml"
 
+// cdiRenewed is the toolkit from which on a unit of its own writes dynamicTo at
+// each boot.
+const cdiRenewed = "1.18"
+
 // needs is what a host lacks.
 type needs struct{ parts map[string]bool }
 

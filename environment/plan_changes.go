@@ -71,8 +71,11 @@ func (j *judgement) configChanges(n needs) {
 			"this Docker has CDI off by default; other keys stay, and the old file is kept", "file", "/etc/docker/daemon.json", "set", cdiEdit)
 	}
 	if n.has(compCDI) {
-		j.change(berth.ChangeGenerateCDI, true, "Describe the GPUs in "+dynamicTo,
-			"Docker gives a container the one card by this; the toolkit renews it at each boot", "file", dynamicTo)
+		why := "Docker gives a container the one card by this; the toolkit renews it at each boot"
+		if have := j.f.Toolkit.Version; have != "" && compareVersions(have, cdiRenewed) < 0 {
+			why = "Docker gives a container the one card by this; a restart of the machine takes it away, as toolkit " + have + " does not renew it: set up again then, or update the toolkit to " + cdiRenewed
+		}
+		j.change(berth.ChangeGenerateCDI, true, "Describe the GPUs in "+dynamicTo, why, "file", dynamicTo)
 	}
 }
 
