@@ -144,7 +144,7 @@ func (a *app) printOperation(op berth.Operation) error {
 	if err := a.printf("\n"); err != nil {
 		return err
 	}
-	return renderPlan(a.env.Stdout, *op.Plan, a.columns(), a.colours(a.env.Stdout))
+	return renderPlan(a.env.Stdout, *op.Plan, a.columns(), a.colours(a.env.Stdout), false)
 }
 
 func progressState(op berth.Operation) string {

@@ -321,7 +321,7 @@ func (a *app) showPlanOf(ctx context.Context, b berth.BeginOperation) error {
 	if a.flags.json {
 		err = a.answer(p)
 	} else {
-		err = renderPlan(a.env.Stdout, p, a.columns(), a.colours(a.env.Stdout))
+		err = renderPlan(a.env.Stdout, p, a.columns(), a.colours(a.env.Stdout), true)
 	}
 	switch {
 	case err != nil:

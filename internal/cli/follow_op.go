@@ -242,7 +242,7 @@ func (a *app) showPlan(w io.Writer, p berth.Plan) {
 	if a.flags.json {
 		return
 	}
-	_ = renderPlan(w, p, widthOf(w), a.colours(w)) // standard error has nobody to fail to
+	_ = renderPlan(w, p, widthOf(w), a.colours(w), false) // standard error has nobody to fail to
 }
 
 // outcomeOf is the error that an operation ends with, or waits with; nil = it

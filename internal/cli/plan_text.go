@@ -11,16 +11,20 @@ import (
 
 // renderPlan shows a plan to the person who is to agree to it: what is done as
 // root and what is not, why, what it downloads, what to know, what stands
-// against it, and how to approve it. Lines are wrapped at width characters; 0 =
-// not at all. Commands are never wrapped, so that they can be copied.
-func renderPlan(w io.Writer, p berth.Plan, width int, colour bool) error {
+// against it, and with next what to do then: not where the command goes on from
+// here itself, or says it. Lines are wrapped at width characters; 0 = not at
+// all. Commands are never wrapped, so that they can be copied.
+func renderPlan(w io.Writer, p berth.Plan, width int, colour, next bool) error {
 	t := &planText{width: width, colour: colour}
 	t.head(p)
 	t.changes(p)
 	t.notes("Stands against it", styleError, "✗", p.Blockers)
 	t.notes("You should know", styleWarn, "!", p.Warnings)
 	t.notices(p.Notices)
-	t.foot(p)
+	t.comes(p)
+	if next {
+		t.next(p)
+	}
 	_, err := io.WriteString(w, t.b.String())
 	return err
 }
@@ -152,16 +156,13 @@ func (t *planText) notices(notices []string) {
 	}
 }
 
-func (t *planText) foot(p berth.Plan) {
+// comes tells what a person will have to do in between.
+func (t *planText) comes(p berth.Plan) {
 	t.b.WriteString("\n")
-	switch {
-	case !p.Feasible():
-		t.wrap("  ", "  ", "", "Nothing was changed. Do what is said above, then give the command again.")
+	if !p.Feasible() || p.Availability == berth.Unsupported {
 		return
-	case p.Availability == berth.Unsupported:
-		t.wrap("  ", "  ", "", "Nothing was changed.")
-		return
-	case len(p.Changes) == 0:
+	}
+	if len(p.Changes) == 0 {
 		t.wrap("  ", "  ", styleGood, "Nothing has to be done.")
 	}
 	if p.Relogin {
@@ -169,6 +170,18 @@ func (t *planText) foot(p berth.Plan) {
 	}
 	if p.Reboot {
 		t.wrap("  ", "  ", "", "The machine may have to be restarted; berth goes on by itself after that.")
+	}
+}
+
+// next tells how the plan is approved, or what to do about it.
+func (t *planText) next(p berth.Plan) {
+	switch {
+	case !p.Feasible():
+		t.wrap("  ", "  ", "", "Nothing was changed. Do what is said above, then give the command again.")
+		return
+	case p.Availability == berth.Unsupported:
+		t.wrap("  ", "  ", "", "Nothing was changed.")
+		return
 	}
 	t.wrap("  ", "  ", "", "Only this plan is carried out. To approve it, give the command again with --yes, or with:")
 	t.line("      ", styleHint, "--approve "+oneLine(p.Digest, 0))

@@ -95,7 +95,7 @@ func TestRenderPlan(t *testing.T) {
 			}
 			t.Run(name+c.suffix, func(t *testing.T) {
 				var b strings.Builder
-				if err := renderPlan(&b, plan(), c.width, c.colour); err != nil {
+				if err := renderPlan(&b, plan(), c.width, c.colour, true); err != nil {
 					t.Fatal(err)
 				}
 				file := filepath.Join("testdata", "plan", name+c.suffix+".txt")
@@ -120,7 +120,7 @@ func TestRenderPlan(t *testing.T) {
 func TestRenderPlanBounds(t *testing.T) {
 	for name, plan := range planTexts {
 		var b strings.Builder
-		if err := renderPlan(&b, plan(), 60, false); err != nil {
+		if err := renderPlan(&b, plan(), 60, false, true); err != nil {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(b.String()) {
