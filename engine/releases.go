@@ -153,8 +153,16 @@ func (s *Releases) latest(engine, platform string, fits func(berth.Release) bool
 	if len(others) > 0 {
 		return berth.Release{}, berth.Errorf(berth.CodeReleaseNotFound, "no release of %s has an image for %.40q: not %s", engine, platform, strings.Join(others, ", "))
 	}
-	return berth.Release{}, berth.Errorf(berth.CodeReleaseNotFound, "there is no engine %.80q", engine).
-		WithHint("there are: " + strings.Join(s.Engines(), ", "))
+	return berth.Release{}, s.Known(engine)
+}
+
+// Known is CodeReleaseNotFound for an engine that has no release.
+func (s *Releases) Known(engine string) error {
+	names := s.Engines()
+	if slices.Contains(names, engine) {
+		return nil
+	}
+	return berth.Errorf(berth.CodeReleaseNotFound, "there is no engine %.80q", engine).WithHint("there are: " + strings.Join(names, ", "))
 }
 
 // Add checks a document and keeps it. One that is there already with the same

@@ -81,6 +81,8 @@ type Engines interface {
 type Releases interface {
 	// Get is CodeReleaseNotFound for one that is not known.
 	Get(id string) (berth.Release, error)
+	// Known is CodeReleaseNotFound for an engine that has none.
+	Known(engine string) error
 	// Latest is the newest of an engine for a platform, CodeReleaseNotFound.
 	Latest(engine, platform string) (berth.Release, error)
 	// LatestForCPU is the newest that needs no GPU, CodeReleaseNotFound.

@@ -212,10 +212,12 @@ func (s *Service) valid(kind berth.OperationKind, t berth.Target, release string
 	case kind == berth.OperationUpdate && t.Engine == "":
 		return berth.Errorf(berth.CodeInvalidArgument, "an environment is not updated: set it up again")
 	case !slices.Contains(s.names, t.Host):
-		return berth.Errorf(berth.CodeNotFound, "there is no host %.80q", t.Host)
+		return berth.Errorf(berth.CodeNotFound, "there is no host %.80q", t.Host).WithHint("there are: " + strings.Join(s.names, ", "))
 	case release != "":
 		_, err := s.cfg.Releases.Get(release)
 		return err
+	case t.Engine != "" && kind != berth.OperationRemove: // a slip of the pen is no operation
+		return s.cfg.Releases.Known(t.Engine)
 	}
 	return nil
 }

@@ -294,6 +294,11 @@ func (t testReleases) Get(id string) (berth.Release, error) {
 	return berth.Release{}, berth.Errorf(berth.CodeReleaseNotFound, "no release %s", id)
 }
 
+func (t testReleases) Known(engine string) error {
+	_, err := t.newest(engine, false)
+	return err
+}
+
 func (t testReleases) Latest(engine, _ string) (berth.Release, error) {
 	return t.newest(engine, false)
 }

@@ -81,7 +81,7 @@ func (r *Registry) complete(spec berth.SessionSpec) (berth.SessionSpec, []string
 		spec.Host = berth.LocalHost
 	}
 	if r.host(spec.Host) == nil {
-		return spec, nil, berth.Errorf(berth.CodeNotFound, "there is no host %q", CleanText(spec.Host, 64))
+		return spec, nil, berth.Errorf(berth.CodeNotFound, "there is no host %q", CleanText(spec.Host, 64)).WithHint("without a host it is this machine")
 	}
 	local := spec.Host == berth.LocalHost
 	if spec.Cwd == "" && local {

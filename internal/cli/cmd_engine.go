@@ -260,21 +260,43 @@ func (a *app) completeEngines(cmd *cobra.Command, args []string, prefix string) 
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	api, err := a.client()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
-	defer cancel()
-	list, err := api.Engines(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
 	var names []string
-	for _, e := range list {
+	for _, e := range a.enginesInTime(cmd.Context()) {
 		if strings.HasPrefix(e.Engine, prefix) {
 			names = append(names, e.Engine)
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeReleases completes the id of a release, of the engine where it is
+// given already.
+func (a *app) completeReleases(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	var ids []string
+	for _, e := range a.enginesInTime(cmd.Context()) {
+		for _, r := range e.Releases {
+			if strings.HasPrefix(r.ID, prefix) && (len(args) == 0 || args[0] == e.Engine) {
+				ids = append(ids, r.ID)
+			}
+		}
+	}
+	return ids, cobra.ShellCompDirectiveNoFileComp
+}
+
+// enginesInTime are the engines for a completion, which no shell waits long for;
+// none when nobody answers.
+func (a *app) enginesInTime(ctx context.Context) []berth.Engine {
+	api, err := a.client()
+	if err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, completeTimeout)
+	defer cancel()
+	list, _ := api.Engines(ctx)
+	return list
+}
+
+// completeHosts completes the name of a host.
+func completeHosts(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return []string{berth.LocalHost}, cobra.ShellCompDirectiveNoFileComp
 }

@@ -23,9 +23,16 @@ type changeFlags struct {
 func (f *changeFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.on, "on", berth.LocalHost, "`HOST` to change")
+	_ = cmd.RegisterFlagCompletionFunc("on", completeHosts) // the flag exists
 	fl.BoolVarP(&f.agree.yes, "yes", "y", false, "carry out the plan without asking")
 	fl.StringVar(&f.agree.approve, "approve", "", "carry out the plan with this `DIGEST`, and no other")
 	fl.BoolVar(&f.plan, "plan", false, "show the plan and stop")
+}
+
+// addRelease adds the flag of commands that take a release.
+func (f *changeFlags) addRelease(cmd *cobra.Command, a *app) {
+	cmd.Flags().StringVar(&f.release, "release", "", "`ID` of the release; without it the newest that fits the machine")
+	_ = cmd.RegisterFlagCompletionFunc("release", a.completeReleases) // the flag exists
 }
 
 // check refuses a consent that is none.
@@ -99,7 +106,8 @@ berth probe vllm --json | jq -r .digest`,
 		},
 	}
 	cmd.Flags().StringVar(&f.on, "on", berth.LocalHost, "`HOST` to look at")
-	cmd.Flags().StringVar(&f.release, "release", "", "`ID` of the release; without it the newest that fits the machine")
+	_ = cmd.RegisterFlagCompletionFunc("on", completeHosts) // the flag exists
+	f.addRelease(cmd, a)
 	return cmd
 }
 
@@ -130,7 +138,7 @@ berth setup --environment                   # containers and GPU only`,
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().StringVar(&f.release, "release", "", "`ID` of the release; without it the newest that fits the machine")
+	f.addRelease(cmd, a)
 	cmd.Flags().BoolVar(&f.environment, "environment", false, "make the machine ready for engines, and set none up")
 	cmd.Flags().BoolVar(&f.reinstall, "reinstall", false, "remove the engine first, all but its models; without --release the same one again")
 	return cmd
@@ -150,7 +158,7 @@ berth update vllm --release vllm-0.31.0-r1 --yes`,
 		RunE:              func(cmd *cobra.Command, args []string) error { return a.change(cmd, berth.OperationUpdate, args, &f) },
 	}
 	f.add(cmd)
-	cmd.Flags().StringVar(&f.release, "release", "", "`ID` of the release; without it the newest that fits the machine")
+	f.addRelease(cmd, a)
 	return cmd
 }
 

@@ -128,7 +128,7 @@ func (a *app) printUp(s berth.Status, started bool) error {
 	if s.Sessions.Running > 0 {
 		return a.printf("\nnext:\n  berth ps                  what runs\n  berth attach NAME         come back to it\n")
 	}
-	return a.printf("\nnext:\n  berth run -- %-12s start a session (ctrl-\\ d leaves it running)\n  berth ps                  what runs\n", a.shellName())
+	return a.printf("\nnext:\n  berth run -- %-12s start a session (ctrl-\\ d leaves it running)\n  berth probe               what this machine lacks for engines in containers\n", a.shellName())
 }
 
 // shellName is the user's shell, for an example that they can type.

@@ -143,6 +143,12 @@ func TestEngineCommands(t *testing.T) {
 	if _, got := run("", "__complete", "setup", "t"); !strings.HasPrefix(got.stdout, "toy\n") {
 		t.Errorf("got %+v", got)
 	}
+	for line, want := range map[string]string{"setup toy --release ": "toy-2\ntoy-1\n", "setup other --release ": ":4\n", "update --release toy-1": "toy-1\n", "probe --on ": "local\n"} {
+		at := strings.LastIndexByte(line, ' ')
+		if _, got := run("", append(append([]string{"__complete"}, strings.Fields(line[:at])...), line[at+1:])...); !strings.HasPrefix(got.stdout, want) {
+			t.Errorf("%s: %+v", line, got)
+		}
+	}
 }
 
 func TestLadder(t *testing.T) {
