@@ -59,7 +59,7 @@ func goodInput() JudgeInput {
 		panic(err)
 	}
 	return JudgeInput{Kind: berth.OperationSetup, Target: berth.Target{Host: "local", Engine: "vllm"}, Facts: goodFacts(), Release: gpuRelease(),
-		Manifest: &manifests[0], Recipe: berth.RecipeRef{ID: "linux-r1", Digest: recipeSum}, ImagePresent: answer(false)}
+		Manifest: &manifests[0], Recipe: berth.RecipeRef{ID: "linux-r2", Digest: recipeSum}, ImagePresent: answer(false)}
 }
 
 func forCPU(in *JudgeInput) {

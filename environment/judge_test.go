@@ -321,7 +321,7 @@ func TestCovers(t *testing.T) {
 		{"other target", func(_ *berth.Consent, p *berth.Plan) { p.Target.Host = "other" }, false},
 		{"other release", func(_ *berth.Consent, p *berth.Plan) { p.Release = &berth.ReleaseRef{ID: "x"} }, false},
 		{"other image", func(_ *berth.Consent, p *berth.Plan) { p.Image = &berth.Image{Digest: checkSum} }, false},
-		{"other manifest for a host step", func(_ *berth.Consent, p *berth.Plan) { p.Manifest = "linux-r2" }, false},
+		{"other manifest for a host step", func(_ *berth.Consent, p *berth.Plan) { p.Manifest = "linux-r3" }, false},
 		{"a host step where none was agreed to", func(c *berth.Consent, _ *berth.Plan) { c.Manifest = "" }, false},
 		{"no consent", func(c *berth.Consent, _ *berth.Plan) { *c = berth.Consent{Target: plan.Target} }, false},
 		{"removal with another image", func(_ *berth.Consent, p *berth.Plan) { p.Kind, p.Image = berth.OperationRemove, nil }, true},

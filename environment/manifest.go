@@ -25,7 +25,7 @@ import (
 // the same ID with another content is refused.
 type Manifest struct {
 	V      int    `json:"v"`  // 1
-	ID     string `json:"id"` // "linux-r1"
+	ID     string `json:"id"` // "linux-r2"
 	Recipe string `json:"recipe"`
 	// MinDocker is the oldest Docker that is completed rather than refused.
 	MinDocker string `json:"min_docker"`

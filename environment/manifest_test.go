@@ -74,7 +74,7 @@ func FuzzParseManifest(f *testing.F) {
 	for _, text := range badManifests {
 		f.Add([]byte(text))
 	}
-	if data, err := os.ReadFile("manifests/linux-r1.json"); err == nil {
+	if data, err := os.ReadFile("manifests/linux-r2.json"); err == nil {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -267,7 +267,7 @@ func (g machineGuest) Dial(context.Context, string, string) (net.Conn, error) {
 type testSteps struct{ m *machine }
 
 func (testSteps) Recipe() berth.RecipeRef {
-	return berth.RecipeRef{ID: "linux-r1", Digest: digest("e")}
+	return berth.RecipeRef{ID: "linux-r2", Digest: digest("e")}
 }
 func (testSteps) ParametersDigest(p berth.HostStepParameters) (string, error) {
 	return durable.Fingerprint(p)

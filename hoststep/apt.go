@@ -39,7 +39,9 @@ func (r *run) dpkgInstalled(ctx context.Context, name string) (string, error) {
 
 // aptRefresh reads only the vendor's own list: somebody else's broken
 // repository is not our business, and theirs are not brought up to date unasked.
-func (r *run) aptRefresh(ctx context.Context, v vendor, _ []string) error {
+// Then it asks what apt would do to packages that are there: what the missing
+// ones need in a newer version is not brought up to it behind a person's back.
+func (r *run) aptRefresh(ctx context.Context, v vendor, missing []string) error {
 	path, err := r.source(v)
 	if err != nil {
 		return err
@@ -53,7 +55,56 @@ func (r *run) aptRefresh(ctx context.Context, v vendor, _ []string) error {
 	if _, err = r.must(ctx, "apt-refresh", path); err != nil {
 		return err
 	}
-	return r.waitForLocks(ctx)
+	if err := r.waitForLocks(ctx); err != nil {
+		return err
+	}
+	o, err := r.must(ctx, "apt-plan", missing...)
+	if err != nil {
+		return err
+	}
+	if touched := aptTouched(o.stdout); len(touched) > 0 {
+		return untouchable(missing, touched, "sudo apt-get install --only-upgrade "+strings.Join(namesOf(touched), " "))
+	}
+	return nil
+}
+
+// touched is a package that is there and would not stay as it is.
+type touched struct{ name, what string }
+
+func namesOf(all []touched) (names []string) {
+	for _, t := range all {
+		names = append(names, t.name)
+	}
+	return names
+}
+
+// untouchable refuses an installation that would change what is installed.
+func untouchable(missing []string, all []touched, remedy string) error {
+	var list []string
+	for _, t := range all {
+		list = append(list, t.name+" "+t.what)
+	}
+	return fmt.Errorf("installing %s would change packages that are there, which is not done: %s. Do it yourself, then try again: %s",
+		strings.Join(missing, " "), plainTail(strings.Join(list, ", "), 600), plainTail(remedy, 600))
+}
+
+// aptTouched reads a simulation: "Inst NAME [OLD] (NEW …)" is a package that is
+// there in another version, "Remv NAME [OLD]" one that would go.
+func aptTouched(stdout string) (all []touched) {
+	for line := range strings.Lines(stdout) {
+		cells := strings.Fields(line)
+		if len(cells) < 3 || !strings.HasPrefix(cells[2], "[") {
+			continue
+		}
+		old := strings.Trim(cells[2], "[]")
+		switch {
+		case cells[0] == "Remv":
+			all = append(all, touched{cells[1], old + " would go"})
+		case cells[0] == "Inst" && len(cells) > 3:
+			all = append(all, touched{cells[1], "from " + old + " to " + strings.Trim(cells[3], "()")})
+		}
+	}
+	return all
 }
 
 // Locks of dpkg and apt, by fcntl. They are waited for and never removed.

@@ -309,6 +309,26 @@ func TestChrootConflictIsNamedAndKept(t *testing.T) {
 	}
 }
 
+// What would have to be upgraded for Docker's packages is named, and nothing is
+// installed: the plan said that nothing that is there changes.
+func TestChrootNothingIsUpgraded(t *testing.T) {
+	c := newChroot(t)
+	c.Chrooted("dpkg", "-i", "/repo/other/stand-in-iptables.deb")
+	r := c.run(Apply, DockerEngine)
+	c.want(r, OutcomeFailed, "package_conflicts satisfied", "install_key.docker applied", "write_source.docker applied", "install_packages.docker failed")
+	if !strings.Contains(r.Error, "stand-in-iptables from 0.9-1 to 1.0-1") || !strings.Contains(r.Error, "apt-get install --only-upgrade stand-in-iptables") {
+		t.Errorf("what is in the way is not named: %s", r.Error)
+	}
+	if c.Exists("/usr/bin/dockerd") || !strings.Contains(c.Chrooted("dpkg-query", "-W", "stand-in-iptables"), "0.9-1") {
+		t.Error("something was installed or upgraded")
+	}
+	// Once a person has done it, it goes on.
+	c.Chrooted("dpkg", "-i", "/repo/docker/stand-in-iptables.deb")
+	if r := c.run(Apply, DockerEngine); r.Outcome != Completed {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestChrootWaitsForThePackageLock(t *testing.T) {
 	c := newChroot(t)
 	lock, err := os.OpenFile(filepath.Join(c.Root, "/var/lib/dpkg/lock-frontend"), os.O_RDWR|os.O_CREATE, 0o640)

@@ -40,6 +40,8 @@ func commands() []command {
 		{Name: "rpm-query", Argv: []string{"rpm", "-q", "--queryformat", "%{VERSION}-%{RELEASE}\n", "{package}"}, Seconds: brief},
 		{Name: "rpm-list", Argv: []string{"rpm", "-qa", "--queryformat", "%{NAME}\t%{VERSION}-%{RELEASE}\tinstalled\n"}, Seconds: brief},
 		{Name: "dnf-obsoletes", Argv: []string{"dnf", "--quiet", "repoquery", "--latest-limit=1", "--obsoletes", "{ours}"}, Seconds: ordinary},
+		{Name: "apt-plan", Argv: apt("install", "--simulate", "--no-install-recommends", "--no-remove", "{ours...}"), Seconds: ordinary},
+		{Name: "dnf-plan", Argv: []string{"dnf", "--setopt=install_weak_deps=False", "--assumeno", "install", "{ours...}"}, Seconds: ordinary},
 		{Name: "docker-info", Argv: []string{"docker", "--host", "unix:///var/run/docker.sock", "info", "--format", "{{json .}}"}, Seconds: brief},
 		{Name: "cdi-list", Argv: []string{"nvidia-ctk", "cdi", "list"}, Seconds: brief},
 		{Name: "dockerd-validate", Argv: []string{"dockerd", "--validate", "--config-file={candidate}"}, Seconds: brief},

@@ -54,5 +54,41 @@ func (r *run) dnfRefresh(ctx context.Context, v vendor, missing []string) error 
 			}
 		}
 	}
+	return r.dnfPlan(ctx, missing)
+}
+
+// dnfPlan asks dnf what it would do to packages that are there. It ends with a
+// status of its own because it is told no; a plan that does not work out is the
+// installation's to say.
+func (r *run) dnfPlan(ctx context.Context, missing []string) error {
+	o, err := r.do(ctx, "dnf-plan", missing...)
+	if err != nil {
+		return err
+	}
+	if touched := dnfTouched(o.stdout); len(touched) > 0 {
+		return untouchable(missing, touched, "sudo dnf upgrade "+strings.Join(namesOf(touched), " "))
+	}
 	return nil
+}
+
+// dnfTouched reads the table of a transaction: the rows below a heading, which
+// are set in by one blank. What is set in further goes on with the row above.
+func dnfTouched(stdout string) (all []touched) {
+	headings := map[string]string{
+		"Upgrading:": "would be upgraded", "Downgrading:": "would be downgraded", "Reinstalling:": "would be installed again",
+		"Removing:": "would go", "Removing dependent packages:": "would go", "Removing unused dependencies:": "would go",
+	}
+	what := ""
+	for line := range strings.Lines(stdout) {
+		text := strings.TrimSpace(line)
+		if text != "" && !strings.HasPrefix(line, " ") {
+			what = headings[text]
+			continue
+		}
+		name, _, _ := strings.Cut(text, " ")
+		if what != "" && packageForm.MatchString(name) && !strings.HasPrefix(line, "  ") {
+			all = append(all, touched{name, what})
+		}
+	}
+	return all
 }

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -100,6 +101,7 @@ type machine struct {
 	fetch  fetcher
 	now    func() time.Time
 	tick   time.Duration
+	beat   time.Duration
 	wait   time.Duration
 }
 
@@ -114,7 +116,7 @@ func Main(args []string, getenv func(string) string, stdout, stderr io.Writer) i
 	m := machine{
 		root: "/", recipe: frozen(), exec: execute,
 		fetch: httpsFetch(&http.Transport{DisableKeepAlives: true}),
-		now:   time.Now, tick: time.Second, wait: 15 * time.Minute,
+		now:   time.Now, tick: time.Second, beat: 20 * time.Second, wait: 15 * time.Minute,
 	}
 	return m.main(ctx, args, func(name string) string { return caller[name] }, stdout, stderr)
 }
@@ -173,13 +175,25 @@ func (m machine) serve(ctx context.Context, path string, getenv func(string) str
 	}
 	result := Result{Schema: Schema, StepID: f.step, Recipe: Recipe{m.recipe.ID, digestOf(m.recipe)}, Steps: []StepResult{}}
 	log := &tail{limit: maxLog}
-	m.perform(ctx, data, uid, io.MultiWriter(log, quiet{say}), &result)
+	m.perform(ctx, data, uid, &inTurn{w: io.MultiWriter(log, quiet{say})}, &result)
 	result.LogTail, result.FinishedAt = plainTail(string(log.data), maxLog), m.now().UTC()
 	out, err := json.MarshalIndent(result, "", "  ")
 	if err != nil {
 		return Result{}, err
 	}
 	return result, f.write(append(out, '\n'))
+}
+
+// inTurn lets one write after the other.
+type inTurn struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (t *inTurn) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.w.Write(p)
 }
 
 // quiet is a writer whose failures end nothing.
@@ -212,7 +226,7 @@ func (m machine) perform(ctx context.Context, data []byte, uid int, say io.Write
 	}
 	result.OperationID, result.Action, result.Nonce, result.Revision = req.OperationID, req.Action, req.Nonce, req.Revision
 	result.ParametersDigest = req.ParametersDigest
-	r := &run{sys: system{m.root}, recipe: m.recipe, req: req, uid: uid, exec: m.exec, fetch: m.fetch, say: say, now: m.now, tick: m.tick, wait: m.wait,
+	r := &run{sys: system{m.root}, recipe: m.recipe, req: req, uid: uid, exec: m.exec, fetch: m.fetch, say: say, now: m.now, tick: m.tick, beat: m.beat, wait: m.wait,
 		planned: map[ChangeKind][]UndoItem{}}
 	if err := r.accept(ctx); err != nil {
 		refuse(ErrorInvalid, err)

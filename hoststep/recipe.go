@@ -34,7 +34,7 @@ const (
 var architectures = []string{"x86_64", "aarch64"}
 
 // RecipeID names this build's recipe. It changes with every change of its data.
-const RecipeID = "linux-r1"
+const RecipeID = "linux-r2"
 
 // RecipeDigest is "sha256:…" over the RFC 8785 form of the recipe: every
 // address, key, package, path and argv that the helper can use.

@@ -62,7 +62,7 @@ func TestParseRequest(t *testing.T) {
 		"step id with a slash": change(`"step-1"`, `"../SECRET"`),
 		"long step id":         change(`"step-1"`, `"`+strings.Repeat("a", 129)+`"`),
 		"digest form":          change(want.ParametersDigest, "SECRET"),
-		"recipe id":            change(`"id":"linux-r1"`, `"id":"SECRET SECRET"`),
+		"recipe id":            change(`"id":"linux-r2"`, `"id":"SECRET SECRET"`),
 		"user option":          change(`"ada"`, `"-SECRET"`),
 		"user long":            change(`"ada"`, `"`+strings.Repeat("a", 33)+`"`),
 		"root and group":       change(`"ada"`, `"root"`),

@@ -45,9 +45,10 @@ type run struct {
 	exec   runner
 	fetch  fetcher
 	ledger *ledger
-	say    io.Writer // lines for the person who waits
+	say    io.Writer // lines for the person who waits; used by several at once
 	now    func() time.Time
 	tick   time.Duration // between two looks at a lock
+	beat   time.Duration // between two signs of life of a step; 0 = none are given
 	wait   time.Duration // longest wait for one
 
 	component   Component // that the step of now belongs to, for the record
@@ -148,7 +149,10 @@ func (r *run) one(ctx context.Context, s step) (StepResult, error) {
 		return fail(errors.New(detail))
 	}
 	r.tell("%s", s.what)
-	if err := s.apply(r, ctx); err != nil {
+	stop := r.signsOfLife(s.what)
+	err = s.apply(r, ctx)
+	stop()
+	if err != nil {
 		return fail(err)
 	}
 	done, detail, err = s.check(r, ctx)
@@ -160,6 +164,33 @@ func (r *run) one(ctx context.Context, s step) (StepResult, error) {
 	}
 	result.Status, result.Detail = Applied, detail
 	return result, nil
+}
+
+// signsOfLife tells that a step goes on: a download of packages takes minutes.
+// stop ends that.
+func (r *run) signsOfLife(what string) (stop func()) {
+	if r.beat <= 0 {
+		return func() {}
+	}
+	ended, over := make(chan struct{}), make(chan struct{})
+	began := r.now()
+	go func() {
+		defer close(over)
+		tick := time.NewTicker(r.beat)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ended:
+				return
+			case <-tick.C:
+				r.tell("still %s, for %s", what, r.now().Sub(began).Round(time.Second))
+			}
+		}
+	}()
+	return func() {
+		close(ended)
+		<-over
+	}
 }
 
 func prefixed(prefix, s string) string {

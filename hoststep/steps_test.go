@@ -1,10 +1,12 @@
 package hoststep
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -125,6 +127,7 @@ func TestDNF(t *testing.T) {
 		"dnf --quiet repoquery --latest-limit=1 --obsoletes docker-ce",
 		"dnf --quiet repoquery --latest-limit=1 --obsoletes docker-ce-cli",
 		"dnf --quiet repoquery --latest-limit=1 --obsoletes containerd.io",
+		"dnf --setopt=install_weak_deps=False --assumeno install docker-ce docker-ce-cli containerd.io",
 		"dnf -y --setopt=install_weak_deps=False install docker-ce docker-ce-cli containerd.io",
 	}
 	if !slices.Equal(changing, want) {
@@ -151,6 +154,72 @@ func TestDNFObsoletesAreNamed(t *testing.T) {
 	f.file(r.host.Docker.SourcePath, r.host.Docker.SourceText)
 	if err := r.dnfRefresh(t.Context(), r.host.Docker, r.host.Docker.Packages); err == nil || !strings.Contains(err.Error(), "docker-common 1-1") {
 		t.Error(err)
+	}
+}
+
+// Nothing that is there is brought to another version, or goes, along the way.
+func TestNothingIsUpgraded(t *testing.T) {
+	apt := "Reading package lists...\nInst containerd.io [1.6.9-1] (1.7.27-1 Docker:bookworm [amd64])\nInst docker-ce (5:28.5-1 Docker:bookworm [amd64])\nRemv runc [1.1.5]\nConf docker-ce (5:28.5-1 Docker:bookworm [amd64])\n"
+	if got := aptTouched(apt); !slices.Equal(got, []touched{{"containerd.io", "from 1.6.9-1 to 1.7.27-1"}, {"runc", "1.1.5 would go"}}) {
+		t.Errorf("%+v", got)
+	}
+	dnf := `Package            Arch    Version    Repository         Size
+Installing:
+ docker-ce         x86_64  28.5-1     docker-ce-stable   26 M
+Upgrading:
+ containerd.io     x86_64  1.7.27-1   docker-ce-stable   35 M
+   replacing containerd.io x86_64 1.6.9-1
+ a-very-long-name-of-a-package-that-takes-the-whole-line
+                   x86_64  2-1        fedora             1 M
+Removing dependent packages:
+ podman            x86_64  5.0-1      @fedora            60 M
+
+Transaction Summary:
+ Installing:        1 package
+`
+	want := []touched{{"containerd.io", "would be upgraded"}, {"a-very-long-name-of-a-package-that-takes-the-whole-line", "would be upgraded"}, {"podman", "would go"}}
+	if got := dnfTouched(dnf); !slices.Equal(got, want) {
+		t.Errorf("%+v", got)
+	}
+	f := newFake(t)
+	f.answer = func(argv string) (outcome, bool) {
+		return outcome{code: 1, stdout: dnf}, strings.Contains(argv, "--assumeno")
+	}
+	f.file("/etc/pki/rpm-gpg/RPM-GPG-KEY-docker-ce", "x")
+	r := &run{recipe: frozen(), req: request(Apply, DockerEngine), exec: f.run, sys: system{f.root}}
+	r.host, _ = r.recipe.distribution("fedora", "43", "x86_64")
+	f.file(r.host.Docker.SourcePath, r.host.Docker.SourceText)
+	if err := r.installPackages(t.Context(), r.host.Docker, r.host.Docker.Packages); err == nil || !strings.Contains(err.Error(), "containerd.io would be upgraded") {
+		t.Error(err)
+	}
+	if slices.ContainsFunc(f.calls, func(c string) bool { return strings.HasPrefix(c, "dnf -y --setopt") }) {
+		t.Errorf("it was installed all the same: %q", f.calls)
+	}
+}
+
+func FuzzTouched(f *testing.F) {
+	f.Add("Inst a [1] (2 x)\nUpgrading:\n b x86_64 2\n")
+	f.Fuzz(func(t *testing.T, out string) {
+		for _, p := range append(aptTouched(out), dnfTouched(out)...) {
+			if p.name == "" || p.what == "" || strings.ContainsAny(p.name, " \n") {
+				t.Errorf("%+v", p)
+			}
+		}
+	})
+}
+
+// A step that takes long shows that it goes on.
+func TestLongStepsShowLife(t *testing.T) {
+	var out bytes.Buffer
+	goesOn := make(chan struct{})
+	said := &until{text: "still doing it, for", then: func() { close(goesOn) }}
+	r := &run{say: &inTurn{w: io.MultiWriter(&out, said)}, now: time.Now, beat: time.Millisecond}
+	done := false
+	result, err := r.one(t.Context(), step{"s", "doing it",
+		func(*run, context.Context) (bool, string, error) { return done, "", nil },
+		func(*run, context.Context) error { <-goesOn; done = true; return nil }})
+	if err != nil || result.Status != Applied {
+		t.Errorf("%+v %v\n%s", result, err, &out)
 	}
 }
 

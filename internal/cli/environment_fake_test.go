@@ -174,7 +174,7 @@ func toyOp(phase berth.Phase, revision int64, change ...func(*berth.Operation)) 
 func toyStep(result string) func(*berth.Operation) {
 	return func(op *berth.Operation) {
 		op.HostStep = &berth.HostStep{
-			ID: "st-0123456789abcdef", Action: "apply", Recipe: berth.RecipeRef{ID: "linux-r1", Digest: "sha256:r"}, ParametersDigest: "sha256:p",
+			ID: "st-0123456789abcdef", Action: "apply", Recipe: berth.RecipeRef{ID: "linux-r2", Digest: "sha256:r"}, ParametersDigest: "sha256:p",
 			Nonce: "once", Revision: 4, Request: "/m/hoststeps/st.json", Result: result, Command: []string{"/usr/lib/berth/berth-hoststep", "/m/hoststeps/st.json"},
 		}
 	}

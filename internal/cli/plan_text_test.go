@@ -22,7 +22,7 @@ func freshPlan() berth.Plan {
 		Release: &berth.ReleaseRef{ID: "vllm-0.31.0-r1", Engine: "vllm", Version: "0.31.0"}, Elevation: true, Relogin: true,
 		GPUs: []berth.GPU{{UUID: "GPU-1", Name: "NVIDIA GeForce RTX 4090"}}, GPU: "GPU-1",
 		DownloadBytes: 10224470647, RequiredBytes: 30064771072, FreeBytes: &free, DiskSufficient: &enough, DiskPath: "/var/lib/containerd",
-		HostStep: &berth.HostStepParameters{User: "ada"}, Recipe: &berth.RecipeRef{ID: "linux-r1"},
+		HostStep: &berth.HostStepParameters{User: "ada"}, Recipe: &berth.RecipeRef{ID: "linux-r2"},
 		Changes: []berth.Change{
 			{Code: berth.ChangeAddRepository, Text: "Add the package repository of Docker, with its signing key", Why: "Docker comes from its makers; the key is checked by its fingerprint", Elevated: true},
 			{Code: berth.ChangeInstallPackages, Text: "Install docker-ce, docker-ce-cli, containerd.io, nvidia-container-toolkit-base", Why: "nothing that is installed is upgraded or removed", Elevated: true},

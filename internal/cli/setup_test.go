@@ -160,7 +160,7 @@ func TestHostStepDeclined(t *testing.T) {
 	d.machine.states = []berth.Operation{toyOp(berth.PhaseAwaitingConsent, 1), toyOp(berth.PhaseAwaitingHostStep, 4, toyStep("/none")), declined}
 	got := d.run(t.Context())
 	want := berth.Receipt{
-		StepID: "st-0123456789abcdef", Nonce: "once", Revision: 4, Action: "apply", Recipe: berth.RecipeRef{ID: "linux-r1", Digest: "sha256:r"},
+		StepID: "st-0123456789abcdef", Nonce: "once", Revision: 4, Action: "apply", Recipe: berth.RecipeRef{ID: "linux-r2", Digest: "sha256:r"},
 		ParametersDigest: "sha256:p", Outcome: berth.ReceiptDeclined,
 	}
 	if got.code != berth.ExitNeedsPerson || len(d.machine.receipts) != 1 || !sameReceipt(d.machine.receipts[0], want) || !strings.Contains(got.stderr, "berth op resume "+testOp) {

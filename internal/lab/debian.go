@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -140,6 +141,7 @@ esac
 // deb is a package that a vendor would serve.
 type deb struct {
 	repo, name, depends string
+	version             string            // "" = 1.0-1
 	postinst, prerm     string            // scripts; "" = none
 	files               map[string]string // by path: scripts
 	outside             []string          // programs of it that a look from outside of the chroot finds in /lab/programs
@@ -148,7 +150,7 @@ type deb struct {
 // debs have the right names, the behaviour that the helper depends on, and a
 // dependency that comes along.
 var debs = []deb{
-	{repo: "docker", name: "docker-ce", depends: "docker-ce-cli, containerd.io, stand-in-iptables",
+	{repo: "docker", name: "docker-ce", depends: "docker-ce-cli, containerd.io, stand-in-iptables (>= 1.0)",
 		postinst: "#!/bin/sh\ngroupadd --system --force docker\nsystemctl restart docker.service\n",
 		prerm:    "#!/bin/sh\nrm -f /run/docker.sock /var/stand-in/up\n",
 		files: map[string]string{
@@ -179,6 +181,7 @@ esac
 `}},
 	{repo: "other", name: "containerd"},
 	{repo: "other", name: "needs-containerd-io", depends: "containerd.io"},
+	{repo: "other", name: "stand-in-iptables", version: "0.9-1"}, // too old for docker-ce
 }
 
 // OutsidePrograms is where the Debian's own programs are looked for from outside
@@ -241,7 +244,7 @@ func (d *Debian) Repositories() {
 func (d *Debian) build(p deb) string {
 	d.t.Helper()
 	tree := filepath.Join(d.t.TempDir(), p.name)
-	control := "Package: " + p.name + "\nVersion: 1.0-1\nArchitecture: all\nMaintainer: test <test@example.org>\nDescription: stand-in\n"
+	control := "Package: " + p.name + "\nVersion: " + cmp.Or(p.version, "1.0-1") + "\nArchitecture: all\nMaintainer: test <test@example.org>\nDescription: stand-in\n"
 	if p.depends != "" {
 		control += "Depends: " + p.depends + "\n"
 	}
