@@ -109,11 +109,11 @@ func (t *tail) Write(p []byte) (int, error) {
 }
 
 // plainTail is the end of a program's words for a person: at most n bytes, no
-// control characters but line feeds.
+// control characters but line feeds, and nothing that nobody sees.
 func plainTail(s string, n int) string {
 	s = strings.ToValidUTF8(s, "?")
 	s = strings.Map(func(r rune) rune {
-		if r == '\n' || r != '\t' && !unicode.IsControl(r) {
+		if r == '\n' || r != '\t' && !unicode.IsControl(r) && !unicode.Is(unicode.Cf, r) {
 			return r
 		}
 		if r == '\t' {

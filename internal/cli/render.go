@@ -206,11 +206,12 @@ func cut(text string, n int) string {
 }
 
 // oneLine makes untrusted text safe for a terminal: control characters become
-// blanks, so that neither a title nor an error can move the cursor. max bounds
-// it in characters; 0 = no bound.
+// blanks, so that neither a title nor an error can move the cursor, and so do
+// those that nobody sees, or that reorder what follows. max bounds it in
+// characters; 0 = no bound.
 func oneLine(text string, max int) string {
 	clean := strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || isBidiControl(r) {
+		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Cf, r) && r != zeroWidthJoiner {
 			return ' '
 		}
 		return r
@@ -218,10 +219,8 @@ func oneLine(text string, max int) string {
 	return cut(clean, max)
 }
 
-// isBidiControl reports characters that reorder what follows them on the line.
-func isBidiControl(r rune) bool {
-	return r >= '\u202A' && r <= '\u202E' || r >= '\u2066' && r <= '\u2069'
-}
+// zeroWidthJoiner makes one picture of several, as in families and flags.
+const zeroWidthJoiner = '\u200d'
 
 // age writes how long ago t was, in the two largest units at most.
 func age(now, t time.Time) string {

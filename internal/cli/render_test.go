@@ -22,11 +22,13 @@ func waitFor(t *testing.T, ok func() bool) {
 
 func TestOneLine(t *testing.T) {
 	for in, want := range map[string]string{
-		"plain":             "plain",
-		"a\x1b[2Jb\nc\x9bd": "a [2Jb c\uFFFDd",
-		"a\u009bd":          "a d", // the 8-bit CSI as a character
-		"x\u202Ey":          "x y", // right-to-left override
-		"żółw":              "żółw",
+		"plain":                      "plain",
+		"a\x1b[2Jb\nc\x9bd":          "a [2Jb c\uFFFDd",
+		"a\u009bd":                   "a d",   // the 8-bit CSI as a character
+		"x\u202Ey":                   "x y",   // right-to-left override
+		"x\u200By\uFEFFz":            "x y z", // nobody sees them
+		"\U0001F468\u200D\U0001F469": "\U0001F468\u200D\U0001F469",
+		"żółw":                       "żółw",
 	} {
 		if got := oneLine(in, 0); got != want {
 			t.Errorf("%q: got %q, want %q", in, got, want)
