@@ -1,10 +1,6 @@
 package environment
 
-import (
-	"strings"
-
-	"berth"
-)
+import "strings"
 
 // maxExplain bounds how much of a log is read: its end.
 const maxExplain = 64 << 10
@@ -46,16 +42,17 @@ var poolSigns = []string{
 	"no available network",
 }
 
-// Explain says in words why a host step or the check failed, from the end of its log and the
-// facts of the host; "" = it is not known. It never says more than the log does.
-func Explain(logTail string, facts berth.Facts) string {
+// explain says in words why a host step or the check failed, from the end of its
+// log and from what is known of Docker's address pools; "" = it is not known. It
+// never says more than the log does.
+func explain(logTail string, pools poolState) string {
 	if len(logTail) > maxExplain {
 		logTail = logTail[len(logTail)-maxExplain:]
 	}
 	log := strings.ToLower(strings.ReplaceAll(logTail, "’", "'"))
 	for _, sign := range poolSigns {
 		if strings.Contains(log, sign) {
-			return explainPools(facts)
+			return "Docker found no free address range for its network. " + poolTexts[pools]
 		}
 	}
 	for _, f := range failureSigns {
@@ -68,18 +65,8 @@ func Explain(logTail string, facts berth.Facts) string {
 	return ""
 }
 
-func explainPools(facts berth.Facts) string {
-	const found = "Docker found no free address range for its network. "
-	state := facts.Docker.DaemonJSON
-	if factUnknown(&facts, FactDaemonJSON) || state != daemonAbsent && state != daemonOK {
-		return found + "Whether /etc/docker/daemon.json sets ranges is not known, as it cannot be read. See whether its default-address-pools, or the routes of a VPN, cover all of them; then try again."
-	}
-	if _, configured, ok := dockerPoolsOf(facts.Docker); configured || !ok {
-		return found + "Those that /etc/docker/daemon.json sets in default-address-pools are used up or overlap with routes of this machine. Give it a range that is free, then try again."
-	}
-	routes := ""
-	if v, ok := viewPools(&facts, false); ok && len(v.Routes) > 0 {
-		routes = " (" + strings.Join(firstFew(v.Routes, 4), ", ") + ")"
-	}
-	return found + "Routes of this machine" + routes + ", as of a VPN, cover all of its own. Leave the VPN for the time of the setup, or set default-address-pools in /etc/docker/daemon.json to a range that is free; then try again."
+var poolTexts = map[poolState]string{
+	poolsSet:     "Those that /etc/docker/daemon.json sets in default-address-pools are used up or overlap with routes of this machine (ip route). Give it a range that is free, then try again.",
+	poolsUnset:   "Routes of this machine (ip route), as of a VPN, cover all of its own. Leave the VPN for the time of the setup, or set bip and default-address-pools in /etc/docker/daemon.json to ranges that are free; then try again.",
+	poolsUnknown: "Whether /etc/docker/daemon.json sets ranges is not known, as it cannot be read. See whether its default-address-pools, or the routes of a VPN (ip route), cover all of them; then try again.",
 }

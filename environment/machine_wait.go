@@ -88,19 +88,7 @@ func hostStepError(r berth.Receipt, pools poolState) *berth.OpError {
 			err = err.WithFact("step", st.ID)
 		}
 	}
-	if strings.Contains(log, "predefined address pools have been fully subnetted") {
-		err.Detail = "Docker did not start: it found no free range of addresses for its network"
-		switch pools {
-		case poolsSet:
-			err.Hint = "default-address-pools in /etc/docker/daemon.json are all in use or routed; set others, then: berth op resume"
-		case poolsUnset:
-			err.Hint = "this host's routes (a VPN, as a rule) cover all of Docker's default ranges; set bip and default-address-pools in /etc/docker/daemon.json to free ones, then: berth op resume"
-		default:
-			err.Hint = "look whether /etc/docker/daemon.json sets default-address-pools and which routes cover them, then: berth op resume"
-		}
-	} else if why := Explain(log, berth.Facts{}); why != "" {
-		err.Hint = why
-	}
+	err.Hint = explain(log, pools)
 	return opError(err)
 }
 

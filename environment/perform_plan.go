@@ -78,10 +78,11 @@ func (p *performer) planned(k eventKind, plan berth.Plan) opEvent {
 }
 
 func poolsOf(f berth.Facts) poolState {
+	_, configured, ok := dockerPoolsOf(f.Docker)
 	switch {
-	case f.Docker.DaemonJSON == daemonUnreadable, f.Docker.DaemonJSON == daemonInvalid, factUnknown(&f, FactDaemonJSON):
+	case f.Docker.DaemonJSON != daemonAbsent && f.Docker.DaemonJSON != daemonOK, factUnknown(&f, FactDaemonJSON):
 		return poolsUnknown
-	case len(f.Docker.Pools) > 0:
+	case configured, !ok:
 		return poolsSet
 	}
 	return poolsUnset

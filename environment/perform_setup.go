@@ -66,7 +66,7 @@ func judgeCheck(r CheckResult, gpu string, route gpuRoute) error {
 		why = "it saw other cards, or none"
 	}
 	err := rungFailed("container_gpu", "a container does not see %s: %s", gpu, why)
-	if hint := Explain(r.Stdout+"\n"+r.Stderr, berth.Facts{}); hint != "" {
+	if hint := explain(r.Stdout+"\n"+r.Stderr, poolsUnknown); hint != "" {
 		err = err.WithHint(hint)
 	}
 	return err.

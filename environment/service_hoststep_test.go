@@ -137,7 +137,7 @@ func TestHostStepOutcomes(t *testing.T) {
 			t.Fatal(err)
 		}
 		op = g.failed(op.ID, berth.CodeHostStepFailed)
-		if !strings.Contains(op.Error.Hint, "all in use") || op.Error.Facts["step"] != "docker_service" || len(op.Error.Facts["log_tail"]) > maxReceiptLog {
+		if !strings.Contains(op.Error.Hint, "default-address-pools are used up") || op.Error.Facts["step"] != "docker_service" || len(op.Error.Facts["log_tail"]) > maxReceiptLog {
 			t.Errorf("it says %+v", op.Error)
 		}
 	})
