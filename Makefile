@@ -23,7 +23,7 @@ build: ## build the static binaries into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
 
 test: packages tools lab lint build ## everything that CI runs: install what is needed, lint, build, fuzz, test with -race
-	./scripts/fuzz 30s FuzzFrameReader FuzzCreateRequest FuzzHookLines FuzzSettings FuzzRelease FuzzParseRequest
+	./scripts/fuzz 60000x FuzzFrameReader FuzzCreateRequest FuzzHookLines FuzzSettings FuzzRelease FuzzParseRequest
 	$(TOOLS)/gotestsum --format pkgname-and-test-fails -- -race -timeout 15m $(TESTFLAGS) ./...
 
 unit: ## the tests alone, without -race and without installing anything
@@ -43,11 +43,11 @@ bench: build ## measure sessions beside tmux, dtach and screen; writes docs/benc
 	python3 bench/sessions.py run --peers $(PEERS) --json .bench/sessions.json
 	python3 bench/sessions.py report .bench/sessions.json > docs/benchmarks.md
 
-fuzz: ## run each fuzz target for FUZZTIME (30s)
-	./scripts/fuzz $(or $(FUZZTIME),30s)
+fuzz: ## run each fuzz target for FUZZTIME (200000x: so many inputs)
+	./scripts/fuzz $(or $(FUZZTIME),200000x)
 
 test-long: ## long fuzzing and long crash campaigns
-	./scripts/fuzz 5m
+	./scripts/fuzz 3000000x
 	BERTH_LONG=1 $(GO) test -race -timeout 60m ./cmd/berth/...
 
 packages: ## install the programs that tests drive (as root, from the distribution)

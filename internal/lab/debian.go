@@ -110,7 +110,8 @@ func (d *Debian) Exists(path string) bool {
 }
 
 // debianStandIns are the parts of a machine that a chroot cannot have: systemd.
-// A start of Docker puts the socket that /lab/socket names into its place.
+// A start of Docker is told through the pipe /lab/start and awaited at
+// /lab/started, and puts the socket that /lab/socket names into its place.
 var debianStandIns = map[string]string{
 	"/usr/bin/systemctl": `#!/bin/sh
 s=/var/stand-in; mkdir -p $s
@@ -120,6 +121,7 @@ start() {
 	fi
 	cp /etc/docker/daemon.json $s/loaded 2>/dev/null || : >$s/loaded
 	echo started >>$s/starts; : >$s/up
+	[ ! -p /lab/start ] || { echo start >/lab/start; read ok </lab/started; }
 	[ ! -e /lab/socket ] || ln -sfn "$(cat /lab/socket)" /run/docker.sock
 }
 active() { [ -e $s/up ] && echo active || { echo inactive; return 3; }; }
@@ -147,6 +149,17 @@ type deb struct {
 	outside             []string          // programs of it that a look from outside of the chroot finds in /lab/programs
 }
 
+// dockerCLI answers for the daemon that the stand-in of systemd has "started".
+const dockerCLI = `#!/bin/sh
+s=/var/stand-in
+[ "$*" != --version ] || { echo "Docker version 28.5.0, build lab"; exit; }
+[ -e $s/up ] || { echo "Cannot connect" >&2; exit 1; }
+grep -q nvidia $s/loaded && r='"nvidia":{},'
+grep -q cdi $s/loaded && d='"/etc/cdi"'
+n=0; [ -e $s/containers ] && n=2
+echo "{\"ServerVersion\":\"28.0.0\",\"Runtimes\":{$r\"runc\":{}},\"CDISpecDirs\":[$d],\"ContainersRunning\":$n}"
+`
+
 // debs have the right names, the behaviour that the helper depends on, and a
 // dependency that comes along.
 var debs = []deb{
@@ -156,15 +169,7 @@ var debs = []deb{
 		files: map[string]string{
 			"usr/bin/dockerd": "#!/bin/sh\ncase \"$2\" in --config-file=*) ! grep -q invalid \"${2#--config-file=}\" || { echo 'unable to configure the Docker daemon' >&2; exit 1; } ;; *) exit 9 ;; esac\n"}},
 	{repo: "docker", name: "docker-ce-cli", outside: []string{"docker"}, files: map[string]string{
-		"usr/bin/docker": `#!/bin/sh
-s=/var/stand-in
-[ "$*" != --version ] || { echo "Docker version 28.5.0, build lab"; exit; }
-[ -e $s/up ] || { echo "Cannot connect" >&2; exit 1; }
-grep -q nvidia $s/loaded && r='"nvidia":{},'
-grep -q cdi $s/loaded && d='"/etc/cdi"'
-n=0; [ -e $s/containers ] && n=2
-echo "{\"ServerVersion\":\"28.0.0\",\"Runtimes\":{$r\"runc\":{}},\"CDISpecDirs\":[$d],\"ContainersRunning\":$n}"
-`}},
+		"usr/bin/docker": dockerCLI}},
 	{repo: "docker", name: "containerd.io"},
 	{repo: "docker", name: "stand-in-iptables"},
 	{repo: "nvidia", name: "nvidia-container-toolkit", depends: "nvidia-container-toolkit-base"},
@@ -179,6 +184,11 @@ case "$*" in
 *) exit 9 ;;
 esac
 `}},
+	{repo: "other", name: "docker.io", version: "20.10.24-1", outside: []string{"docker"},
+		postinst: "#!/bin/sh\ngroupadd --system --force docker\n",
+		files: map[string]string{
+			"usr/bin/dockerd": "#!/bin/sh\necho 'unknown flag: --validate' >&2; exit 125\n", // that came with Docker 23
+			"usr/bin/docker":  dockerCLI}},
 	{repo: "other", name: "containerd"},
 	{repo: "other", name: "needs-containerd-io", depends: "containerd.io"},
 	{repo: "other", name: "stand-in-iptables", version: "0.9-1"}, // too old for docker-ce

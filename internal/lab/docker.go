@@ -50,6 +50,9 @@ type Options struct {
 	NoCDI bool
 	// CDIDirs are where CDI specifications lie; nil = Dir/cdi, with one of GPUs.
 	CDIDirs []string
+	// NoRuntime leaves the runtime "nvidia" out where it could be known (20): its
+	// program is there. StartWith makes it known.
+	NoRuntime bool
 }
 
 // Daemon is a dockerd of the lab.
@@ -169,8 +172,11 @@ func (d *Daemon) configure(t testing.TB, opts Options) error {
 		}
 	}
 	if d.Generation == Docker20 {
-		if err := d.nvidiaRuntime(t, conf); err != nil {
+		if err := d.nvidiaRuntime(t); err != nil {
 			return err
+		}
+		if len(d.GPUs) > 0 && !opts.NoRuntime {
+			conf["runtimes"] = map[string]any{"nvidia": map[string]any{"path": filepath.Join(d.Dir, "bin", "nvidia-container-runtime")}}
 		}
 	} else {
 		features["cdi"] = !opts.NoCDI
@@ -205,8 +211,8 @@ func (d *Daemon) configure(t testing.TB, opts Options) error {
 }
 
 // nvidiaRuntime puts the hook on the daemon's PATH, which makes it serve
-// requests for GPUs, and makes the runtime known by its name.
-func (d *Daemon) nvidiaRuntime(t testing.TB, conf map[string]any) error {
+// requests for GPUs, and the runtime beside it.
+func (d *Daemon) nvidiaRuntime(t testing.TB) error {
 	if len(d.GPUs) == 0 {
 		return nil
 	}
@@ -220,8 +226,41 @@ func (d *Daemon) nvidiaRuntime(t testing.TB, conf map[string]any) error {
 			return err
 		}
 	}
-	conf["runtimes"] = map[string]any{"nvidia": map[string]any{"path": filepath.Join(d.Dir, "bin", "nvidia-container-runtime")}}
 	return nil
+}
+
+// StartWith starts the daemon again with these settings and with the runtimes of
+// another daemon.json, which may not be there: what a restart of the service
+// does that reads it.
+func (d *Daemon) StartWith(t testing.TB, daemonJSON string) {
+	t.Helper()
+	own := filepath.Join(d.Dir, "daemon.json")
+	conf, theirs := map[string]any{}, map[string]any{}
+	b, err := os.ReadFile(own)
+	if err == nil {
+		err = json.Unmarshal(b, &conf)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err = os.ReadFile(daemonJSON); err == nil {
+		err = json.Unmarshal(b, &theirs)
+	}
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	delete(conf, "runtimes")
+	if r, ok := theirs["runtimes"]; ok {
+		conf["runtimes"] = r
+	}
+	if b, err = json.Marshal(conf); err == nil {
+		err = os.WriteFile(own, b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Stop(t)
+	d.Start(t)
 }
 
 // WriteCDI replaces the CDI specification by one with these cards; the daemon
