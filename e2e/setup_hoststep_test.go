@@ -8,16 +8,18 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"berth"
 	"berth/internal/daemon"
 	"berth/internal/lab"
 )
 
-// onDebian is a berth on a Debian without Docker, whose helper is the real one
-// in a chroot: package manager, signatures, groups and files are what they are.
-// Docker itself answers as soon as the helper has "started" it.
-func onDebian(t *testing.T) (*labHouse, *lab.Debian) {
+// onDebian is a berth on a Debian whose helper is the real one in a chroot:
+// package manager, signatures, groups and files are what they are. Docker is one
+// of the lab, and answers as soon as the helper has "started" it; each start
+// gives it the runtimes of the Debian's daemon.json.
+func onDebian(t *testing.T, g lab.Generation) (*labHouse, *lab.Debian) {
 	t.Helper()
 	bin, err := labBinaries()
 	if err != nil {
@@ -27,18 +29,20 @@ func onDebian(t *testing.T) (*labHouse, *lab.Debian) {
 	dirs := []string{filepath.Join(d.Root, "etc/cdi"), filepath.Join(d.Root, "run/cdi")}
 	l := &labHouse{house: bareHouse(t), registry: lab.NewRegistry(t)}
 	l.bin = bin
-	l.docker = lab.PrivateDocker(t, lab.Docker28, lab.Options{GPUs: []string{lab.GPU0}, CDIDirs: dirs})
+	l.docker = lab.PrivateDocker(t, g, lab.Options{GPUs: []string{lab.GPU0}, CDIDirs: dirs, NoRuntime: true})
 	l.machine = lab.NewMachine(t, lab.MachineOptions{GPUs: l.docker.GPUs, Debian: d})
 	for _, dir := range append(dirs, l.docker.Dir) {
 		l.machine.Link(t, dir)
 	}
-	spec, err := os.ReadFile(filepath.Join(l.docker.Dir, "cdi", "nvidia.json"))
-	if err != nil {
-		t.Fatal(err)
+	if g != lab.Docker20 {
+		spec, err := os.ReadFile(filepath.Join(l.docker.Dir, "cdi", "nvidia.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.File("/lab/cdi.json", string(spec), 0o644)
 	}
-	d.File("/lab/cdi.json", string(spec), 0o644)
 	d.File("/lab/socket", l.docker.Socket, 0o644)
-	l.docker.Socket = filepath.Join(d.Root, "run/docker.sock") // a link, once it is started
+	d.OnStart(func() { l.docker.StartWith(t, filepath.Join(d.Root, "etc/docker/daemon.json")) })
 
 	helper := filepath.Join(t.TempDir(), "hoststep")
 	build := exec.CommandContext(l.ctx, "go", "test", "-c", "-o", helper, "../hoststep")
@@ -55,7 +59,10 @@ func onDebian(t *testing.T) (*labHouse, *lab.Debian) {
 	if err != nil || !ok {
 		t.Fatalf("the helper's recipe: %v %q", err, said)
 	}
-	l.stand(daemon.Standin{Helper: argv, Recipe: berth.RecipeRef{ID: id, Digest: digest}})
+	l.standIn(daemon.Standin{
+		Root: d.Root, Socket: filepath.Join(d.Root, "run/docker.sock"), Watch: 100 * time.Millisecond, // a link, once it is started
+		Helper: argv, Recipe: berth.RecipeRef{ID: id, Digest: digest},
+	})
 	return l, d
 }
 
@@ -105,24 +112,48 @@ func contents(t *testing.T, root string) map[string]string {
 	return all
 }
 
+// components of what the helper would do for an engine.
+func (l *labHouse) components(engine string) (digest string, components []string) {
+	l.t.Helper()
+	var plan berth.Plan
+	l.decode(l.must("probe", engine, "--json"), &plan)
+	if plan.HostStep == nil || !plan.Elevation {
+		l.t.Fatalf("%+v", plan)
+	}
+	return plan.Digest, plan.HostStep.Components
+}
+
+// asBefore compares a Debian with what it was.
+func asBefore(t *testing.T, d *lab.Debian, before map[string]string) {
+	t.Helper()
+	after := contents(t, d.Root)
+	for name, text := range before {
+		if after[name] != text {
+			t.Errorf("%s is not what it was: %.200q, was %.200q", name, after[name], text)
+		}
+	}
+	for name := range after {
+		if _, ok := before[name]; !ok {
+			t.Errorf("%s was left behind", name)
+		}
+	}
+}
+
 // TestSetupByTheRealHelper: from a machine without Docker to an engine that is
 // ready, with packages that a real package manager installs from a signed
 // repository; and back to the machine that it was.
 func TestSetupByTheRealHelper(t *testing.T) {
-	l, d := onDebian(t)
+	l, d := onDebian(t, lab.Docker28)
 	l.must("up")
 	r := l.addRelease(true)
 	before, packages, groups := contents(t, d.Root), d.Chrooted("dpkg-query", "-W"), strings.Count(d.Read("/etc/group"), "\n")
 
-	var plan berth.Plan
-	l.decode(l.must("probe", r.Engine, "--json"), &plan)
-	want := []string{"docker_engine", "nvidia_toolkit_base", "nvidia_cdi", "docker_service"}
-	if plan.HostStep == nil || !plan.Elevation || !slices.Equal(plan.HostStep.Components, want) {
-		t.Fatalf("%+v", plan)
+	digest, components := l.components(r.Engine)
+	if !slices.Equal(components, []string{"docker_engine", "nvidia_toolkit_base", "nvidia_cdi", "docker_service"}) {
+		t.Fatalf("%q", components)
 	}
 	// The plan's digest is the consent, and nothing else is: --yes is not needed.
-	op := l.op("setup", r.Engine, "--approve", plan.Digest)
-	if op.Phase != berth.PhaseReady {
+	if op := l.op("setup", r.Engine, "--approve", digest); op.Phase != berth.PhaseReady {
 		t.Fatalf("%s %+v", op.Phase, op.Error)
 	}
 	installed := d.Chrooted("dpkg-query", "-W")
@@ -147,18 +178,39 @@ func TestSetupByTheRealHelper(t *testing.T) {
 	if now := d.Chrooted("dpkg-query", "-W"); now != packages {
 		t.Errorf("packages before:\n%s\nafter:\n%s", packages, now)
 	}
-	after := contents(t, d.Root)
-	for name, text := range before {
-		if after[name] != text {
-			t.Errorf("%s is not what it was: %.200q, was %.200q", name, after[name], text)
-		}
-	}
-	for name := range after {
-		if _, ok := before[name]; !ok {
-			t.Errorf("%s was left behind", name)
-		}
-	}
+	asBefore(t, d, before)
 	if group := d.Read("/etc/group"); strings.Count(group, "\n") != groups+1 || !strings.Contains(group, "\ndocker:x:") {
 		t.Errorf("/etc/group: %s", group)
 	}
+}
+
+// TestSetupCompletesAnOldDocker: a Docker 20.10 of the distribution is kept, and
+// gets what it lacks: the toolkit, and a runtime in a daemon.json whose other
+// keys stay. Back again, the file is what it was, byte for byte.
+func TestSetupCompletesAnOldDocker(t *testing.T) {
+	l, d := onDebian(t, lab.Docker20)
+	d.Chrooted("dpkg", "-i", "/repo/other/docker.io.deb")
+	d.File("/etc/docker/daemon.json", "{\n\t\"log-level\": \"warn\"\n}\n", 0o600)
+	d.Chrooted("systemctl", "enable", "--now", "docker.service")
+	l.must("up")
+	r := l.addRelease(true)
+	before := contents(t, d.Root)
+
+	if _, components := l.components(r.Engine); !slices.Equal(components, []string{"nvidia_toolkit", "nvidia_runtime", "docker_restart"}) {
+		t.Fatalf("%q", components)
+	}
+	if op := l.op("setup", r.Engine, "--yes"); op.Phase != berth.PhaseReady {
+		t.Fatalf("%s %+v", op.Phase, op.Error)
+	}
+	if got := d.Read("/etc/docker/daemon.json"); !strings.Contains(got, `"log-level": "warn"`) || !strings.Contains(got, `"nvidia-container-runtime"`) {
+		t.Errorf("daemon.json: %s", got)
+	}
+	if have := d.Chrooted("dpkg-query", "-W"); strings.Contains(have, "docker-ce") || !strings.Contains(have, "docker.io\t20.10.24-1") {
+		t.Errorf("the Docker of the distribution was not kept:\n%s", have)
+	}
+	l.op("remove", r.Engine, "--yes")
+	if op := l.op("remove", "--environment", "--yes"); op.Phase != berth.PhaseRemoved {
+		t.Fatalf("%s %+v", op.Phase, op.Error)
+	}
+	asBefore(t, d, before)
 }

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bufio"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -208,6 +210,44 @@ func (d *Debian) ShowOutside(names ...string) {
 	for _, name := range names {
 		d.File("/lab/programs/"+name, d.outside(name), 0o755)
 	}
+}
+
+// OnStart has each start of Docker call f, and wait for its end.
+func (d *Debian) OnStart(f func()) {
+	d.t.Helper()
+	var pipes []*os.File
+	for _, name := range []string{"/lab/start", "/lab/started"} {
+		path := filepath.Join(d.Root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			d.t.Fatal(err)
+		}
+		if err := syscall.Mkfifo(path, 0o600); err != nil {
+			d.t.Fatal(err)
+		}
+		p, err := os.OpenFile(path, os.O_RDWR, 0) // neither end waits for the other
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		pipes = append(pipes, p)
+	}
+	over := make(chan struct{})
+	go func() {
+		defer func() { // also when f ended the test: who waits must not wait on
+			_, _ = pipes[1].WriteString("over\n")
+			close(over)
+		}()
+		for lines := bufio.NewScanner(pipes[0]); lines.Scan(); {
+			f()
+			if _, err := pipes[1].WriteString("ok\n"); err != nil {
+				return
+			}
+		}
+	}()
+	d.t.Cleanup(func() {
+		_ = pipes[0].Close() // ends the reading
+		<-over
+		_ = pipes[1].Close() // nobody waits any more
+	})
 }
 
 // Repositories builds and signs what stands for the vendors' servers, with a new
