@@ -44,9 +44,8 @@ type Stopped struct {
 	Exit      int
 }
 
-// Create makes an engine's container and writes it into the journal; it does not
-// start it. If the journal cannot be written, the container is removed again:
-// what nobody remembers must never run. It answers Docker's id.
+// Create writes an engine's container into the journal and makes it; it does not
+// start it. What nobody remembers is never made. It answers Docker's id.
 //
 // CodeImageNotFound when the image is not there (nothing is pulled),
 // CodeInvalidArgument, CodeConflict when the name is taken, and the journal's own.
@@ -65,17 +64,12 @@ func (c *Client) Create(ctx context.Context, spec Spec) (string, error) {
 		return "", err
 	}
 	conf, host := spec.config(ref)
-	id, err := c.create(ctx, conf, host, spec.Name, ref, berth.CodeStartFailed)
+	e, err := c.create(ctx, Entry{Name: spec.Name, Purpose: PurposeEngine, Engine: spec.Engine,
+		Instance: spec.Instance, Image: spec.Image, GPU: spec.GPU.UUID}, conf, host, berth.CodeStartFailed)
 	if err != nil {
 		return "", err
 	}
-	err = c.cfg.Journal.Write(ctx, Entry{ID: id, Name: spec.Name, Purpose: PurposeEngine, Engine: spec.Engine,
-		Instance: spec.Instance, Image: spec.Image, GPU: spec.GPU.UUID})
-	if err != nil {
-		c.discard(ctx, id)
-		return "", berth.Errorf(berth.AsError(err).Code, "container %s could not be written down and was removed: %w", spec.Name, err)
-	}
-	return id, nil
+	return e.ID, nil
 }
 
 // resolveMounts follows the links of what is mounted, where the host can be asked.
@@ -104,7 +98,7 @@ func (c *Client) ours(ctx context.Context, id string) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
-	if i := slices.IndexFunc(entries, func(e Entry) bool { return e.ID == id }); i >= 0 {
+	if i := slices.IndexFunc(entries, func(e Entry) bool { return e.ID != "" && e.ID == id }); i >= 0 {
 		return entries[i], nil
 	}
 	return Entry{}, berth.Errorf(berth.CodeIdentityMismatch, "container %.80q is not in the journal: it is not berth's", id)
@@ -210,13 +204,18 @@ func (c *Client) stop(ctx context.Context, id string, grace time.Duration) Stopp
 // journal. One that runs is CodeStopUnconfirmed; one that is not there is removed
 // already.
 func (c *Client) Remove(ctx context.Context, id string) error {
-	if _, err := c.ours(ctx, id); err != nil {
+	e, err := c.ours(ctx, id)
+	if err != nil {
 		return err
 	}
-	return c.remove(ctx, id)
+	return c.remove(ctx, e)
 }
 
-func (c *Client) remove(ctx context.Context, id string) error {
+func (c *Client) remove(ctx context.Context, e Entry) error {
+	id := e.ID
+	if id == "" { // it was never made
+		return c.cfg.Journal.Drop(ctx, e.Token)
+	}
 	removing, cancel := c.short(ctx)
 	defer cancel()
 	_, err := c.docker().ContainerRemove(removing, id, moby.ContainerRemoveOptions{RemoveVolumes: true})
@@ -232,5 +231,5 @@ func (c *Client) remove(ctx context.Context, id string) error {
 			return failed(err, "remove container "+id)
 		}
 	}
-	return c.cfg.Journal.Drop(ctx, id)
+	return c.cfg.Journal.Drop(ctx, e.Token)
 }

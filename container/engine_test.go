@@ -327,8 +327,15 @@ func TestReconcile(t *testing.T) {
 		old := client(t, d, func(cfg *Config) { cfg.Journal, cfg.Self = journalOf(t, store, "local"), dead })
 		image := engineImage(t, old)
 		made := map[string]string{}
-		for _, name := range []string{"running", "adopted", "gone", "exited", "created"} {
+		for _, name := range []string{"running", "adopted", "gone", "exited", "created", "nameless"} {
 			s := engineSpec(image, name)
+			if name == "nameless" { // its owner died before it could write down the id
+				died := client(t, d, func(cfg *Config) { cfg.Journal, cfg.Self = forgetfulJournal{journalOf(t, store, "local")}, dead })
+				if _, err := died.Create(within(t, time.Minute), s); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
 			if name == "created" {
 				id, err := old.Create(within(t, time.Minute), s)
 				if err != nil {
@@ -343,13 +350,16 @@ func TestReconcile(t *testing.T) {
 		if _, err := old.Stop(within(t, time.Minute), made["exited"], time.Second); err != nil {
 			t.Fatal(err)
 		}
+		if err := journalOf(t, store, "local").Write(t.Context(), Entry{Token: "unmade", Name: "unmade", Purpose: PurposeEngine, Image: image}); err != nil {
+			t.Fatal(err) // and one died before it asked Docker
+		}
 		mine := journalOf(t, store.Reopen(self(t)), "local")
 		next := client(t, d, withJournal(t, mine))
 		done, err := next.Reconcile(within(t, time.Minute), func(e Entry, s State) bool { return e.Name == "adopted" && s.Running })
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := map[string]Outcome{"running": OutcomeRemoved, "adopted": OutcomeAdopted, "gone": OutcomeAbsent, "exited": OutcomeRemoved, "created": OutcomeRemoved}
+		want := map[string]Outcome{"running": OutcomeRemoved, "adopted": OutcomeAdopted, "gone": OutcomeAbsent, "exited": OutcomeRemoved, "created": OutcomeRemoved, "nameless": OutcomeRemoved, "unmade": OutcomeAbsent}
 		for _, l := range done {
 			if l.Outcome != want[l.Entry.Name] {
 				t.Errorf("%s: %s (%s), want %s", l.Entry.Name, l.Outcome, l.Reason, want[l.Entry.Name])

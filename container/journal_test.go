@@ -35,7 +35,7 @@ func withJournal(t *testing.T, j Journal) func(*Config) {
 }
 
 func entry(n string) Entry {
-	return Entry{ID: strings.Repeat(n, 64), Name: "c" + n, Purpose: PurposeEngine, Engine: "lab", Instance: "i" + n, Image: anImage, GPU: "GPU-1111"}
+	return Entry{Token: "token-" + n, Name: "c" + n, Purpose: PurposeEngine, Engine: "lab", Instance: "i" + n, Image: anImage, GPU: "GPU-1111"}
 }
 
 func TestJournal(t *testing.T) {
@@ -56,18 +56,24 @@ func TestJournal(t *testing.T) {
 	}
 	want := entry("a")
 	want.Host, want.Owner, want.Created = "local", self(t), es[0].Created
-	if es[0].ID == entry("b").ID { // made in the same instant
+	if es[0].Token == entry("b").Token { // made in the same instant
 		es[0], es[1] = es[1], es[0]
 	}
 	if want.Created = es[0].Created; es[0] != want {
 		t.Errorf("%+v, want %+v", es[0], want)
 	}
+	if err := j.Made(ctx, "token-a", strings.Repeat("a", 64)); err != nil {
+		t.Fatal(err)
+	}
+	if es, err := j.Entries(ctx); err != nil || es[0].ID+es[1].ID != strings.Repeat("a", 64) {
+		t.Errorf("%v, %v", es, err)
+	}
 	for range 2 { // a second time does nothing
-		if err := j.Drop(ctx, entry("a").ID); err != nil {
+		if err := j.Drop(ctx, entry("a").Token); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if es, err := j.Entries(ctx); err != nil || len(es) != 1 || es[0].ID != entry("b").ID {
+	if es, err := j.Entries(ctx); err != nil || len(es) != 1 || es[0].Token != entry("b").Token {
 		t.Errorf("%v, %v", es, err)
 	}
 	if es, err := other.Entries(ctx); err != nil || len(es) != 1 || es[0].Host != "elsewhere" {
@@ -104,7 +110,7 @@ func TestJournalPassesNothingOver(t *testing.T) {
 		schema int
 		state  string
 	}{
-		"newer": {2, `{}`}, "other": {1, `{"id":"x","host":"local","purpose":"engine"}`}, "purpose": {1, `{"id":"purpose","host":"local","purpose":"?"}`},
+		"newer": {3, `{}`}, "token": {2, `{"token":"x","id":"token","host":"local","purpose":"engine"}`}, "other": {1, `{"id":"x","host":"local","purpose":"engine"}`}, "purpose": {1, `{"id":"purpose","host":"local","purpose":"?"}`},
 	} {
 		if _, _, err := s.Begin(t.Context(), durable.Begin{Kind: RecordKind, ID: id, Schema: c.schema, State: []byte(c.state)}); err != nil {
 			t.Fatal(err)
@@ -123,6 +129,32 @@ func TestJournalPassesNothingOver(t *testing.T) {
 		t.Errorf("%v, %v", es, err)
 	}
 }
+
+// What an older berth wrote, once the container was there, is understood.
+func TestJournalByID(t *testing.T) {
+	s := newStore(t, self(t))
+	id := strings.Repeat("d", 64)
+	if _, _, err := s.Begin(t.Context(), durable.Begin{Kind: RecordKind, ID: id, Schema: 1, State: []byte(`{"id":"` + id + `","host":"local","purpose":"check"}`)}); err != nil {
+		t.Fatal(err)
+	}
+	j := journalOf(t, s, "local")
+	es, err := j.Entries(t.Context())
+	if err != nil || len(es) != 1 || es[0].ID != id || es[0].Token != id {
+		t.Fatalf("%+v, %v", es, err)
+	}
+	if err := j.Drop(t.Context(), es[0].Token); err != nil {
+		t.Fatal(err)
+	}
+	if es, err := j.Entries(t.Context()); err != nil || len(es) != 0 {
+		t.Errorf("%+v, %v", es, err)
+	}
+}
+
+// forgetfulJournal dies with the daemon between the making of a container and
+// the line that knows its id.
+type forgetfulJournal struct{ Journal }
+
+func (forgetfulJournal) Made(context.Context, string, string) error { return nil }
 
 // brokenJournal fails to write, as a full disk does.
 type brokenJournal struct {

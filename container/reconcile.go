@@ -60,9 +60,9 @@ func (c *Client) Reconcile(ctx context.Context, adopt func(Entry, State) bool) (
 		one, cancel := context.WithTimeout(ctx, reconcileWithin)
 		l := c.reconcile(one, e, adopt)
 		cancel()
-		c.setKept(e.ID, l.Outcome == OutcomeKept)
+		c.setKept(e.Token, l.Outcome == OutcomeKept)
 		if l.Outcome != OutcomeOwned {
-			c.cfg.Log.Info("container reconciled", "container", e.ID, "name", e.Name, "outcome", l.Outcome, "reason", l.Reason)
+			c.cfg.Log.Info("container reconciled", "container", l.Entry.ID, "name", e.Name, "outcome", l.Outcome, "reason", l.Reason)
 		}
 		done = append(done, l)
 	}
@@ -75,17 +75,18 @@ func (c *Client) reconcile(ctx context.Context, e Entry, adopt func(Entry, State
 		l.Outcome, l.Reason = OutcomeKept, reason
 		return l
 	}
-	mine := e.Owner == c.cfg.Self && c.isKept(e.ID)
+	mine := e.Owner == c.cfg.Self && c.isKept(e.Token)
 	if !mine {
 		if v := c.cfg.Look(e.Owner); v != process.Dead {
 			l.Outcome, l.Reason = OutcomeOwned, "its owner is "+string(v)
 			return l
 		}
 	}
-	s, err := c.Inspect(ctx, e.ID)
+	e, s, err := c.find(ctx, e)
 	if err != nil {
 		return kept(err.Error())
 	}
+	l.Entry = e
 	if !mine {
 		// From here on it is ours to end, and nobody else's: of two daemons that find
 		// it, one wins.
@@ -110,26 +111,39 @@ func (c *Client) reconcile(ctx context.Context, e Entry, adopt func(Entry, State
 		}
 		l.Outcome = OutcomeRemoved
 	}
-	if err := c.remove(ctx, e.ID); err != nil {
+	if err := c.remove(ctx, e); err != nil {
 		return kept(err.Error())
 	}
 	return l
 }
 
-// isKept and setKept remember, for this process, what a Reconcile had to leave.
-func (c *Client) isKept(id string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.kept[id]
+// find looks for the container of an entry. Where its owner died before it knew
+// the id, it is known by its token; there may be none.
+func (c *Client) find(ctx context.Context, e Entry) (Entry, State, error) {
+	if e.ID == "" {
+		var err error
+		if e.ID, err = c.withToken(ctx, e.Token); err != nil || e.ID == "" {
+			return e, State{}, err
+		}
+	}
+	s, err := c.Inspect(ctx, e.ID)
+	return e, s, err
 }
 
-func (c *Client) setKept(id string, kept bool) {
+// isKept and setKept remember, for this process, what a Reconcile had to leave.
+func (c *Client) isKept(token string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.kept[token]
+}
+
+func (c *Client) setKept(token string, kept bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if kept {
-		c.kept[id] = true
+		c.kept[token] = true
 	} else {
-		delete(c.kept, id)
+		delete(c.kept, token)
 	}
 }
 

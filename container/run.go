@@ -2,6 +2,7 @@ package container
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"time"
@@ -75,16 +76,12 @@ func (c *Client) RunOnce(ctx context.Context, spec RunSpec) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	id, err := c.createCheck(ctx, spec, ref)
+	e, err := c.createCheck(ctx, spec, ref)
 	if err != nil {
 		return Result{}, err
 	}
-	defer c.discard(ctx, id)
-	if c.cfg.Journal != nil {
-		if err := c.cfg.Journal.Write(ctx, Entry{ID: id, Purpose: PurposeCheck, Image: spec.Image, GPU: spec.GPU.UUID}); err != nil {
-			return Result{}, err
-		}
-	}
+	defer c.discard(ctx, e)
+	id := e.ID
 	running, cancel := context.WithTimeout(ctx, orElse(spec.Timeout, 2*time.Minute))
 	defer cancel()
 	exit, err := c.runToEnd(running, id, ref)
@@ -99,7 +96,7 @@ func (c *Client) RunOnce(ctx context.Context, spec RunSpec) (Result, error) {
 	return res, err
 }
 
-func (c *Client) createCheck(ctx context.Context, spec RunSpec, ref string) (string, error) {
+func (c *Client) createCheck(ctx context.Context, spec RunSpec, ref string) (Entry, error) {
 	conf := &container.Config{Image: ref, Entrypoint: spec.Argv[:1], Cmd: spec.Argv[1:], User: runUser, NetworkDisabled: true,
 		Labels: map[string]string{LabelPurpose: string(PurposeCheck)}}
 	host := hardened(runPids, runLogBytes)
@@ -107,11 +104,49 @@ func (c *Client) createCheck(ctx context.Context, spec RunSpec, ref string) (str
 	host.ReadonlyRootfs = true
 	host.Init = new(bool) // an init would turn a program that is not there into one that failed
 	spec.GPU.apply(conf, host)
-	return c.create(ctx, conf, host, "", ref, berth.CodeCheckFailed)
+	return c.create(ctx, Entry{Purpose: PurposeCheck, Image: spec.Image, GPU: spec.GPU.UUID}, conf, host, berth.CodeCheckFailed)
 }
 
-// create makes a container and answers its id.
-func (c *Client) create(ctx context.Context, conf *container.Config, host *container.HostConfig, name, ref string, gpuCode berth.Code) (string, error) {
+// create writes a container into the journal, where there is one, makes it and
+// answers the entry with its id. Where that fails nothing is left of either; of
+// what Docker made although its answer was lost, neither.
+func (c *Client) create(ctx context.Context, e Entry, conf *container.Config, host *container.HostConfig, gpuCode berth.Code) (Entry, error) {
+	e.Token = rand.Text()
+	conf.Labels[LabelToken] = e.Token
+	if c.cfg.Journal != nil {
+		if err := c.cfg.Journal.Write(ctx, e); err != nil {
+			return e, berth.Errorf(berth.AsError(err).Code, "a container of %s could not be written down, and was not made: %w", conf.Image, err)
+		}
+	}
+	var err error
+	if e.ID, err = c.askFor(ctx, conf, host, e.Name, conf.Image, gpuCode); err == nil && c.cfg.Journal != nil {
+		err = c.cfg.Journal.Made(ctx, e.Token, e.ID)
+	}
+	if err != nil {
+		c.discard(ctx, e)
+	}
+	return e, err
+}
+
+// withToken is the id of the container that was made for a token; "" = there is
+// none.
+func (c *Client) withToken(ctx context.Context, token string) (string, error) {
+	ctx, cancel := c.short(ctx)
+	defer cancel()
+	list, err := c.docker().ContainerList(ctx, moby.ContainerListOptions{All: true, Filters: moby.Filters{}.Add("label", LabelToken+"="+token)})
+	if err != nil {
+		return "", failed(err, "look for a container of ours")
+	}
+	for _, found := range list.Items {
+		if found.Labels[LabelToken] == token && containerID.MatchString(found.ID) { // whatever a filter answers
+			return found.ID, nil
+		}
+	}
+	return "", nil
+}
+
+// askFor has Docker make a container and answers its id.
+func (c *Client) askFor(ctx context.Context, conf *container.Config, host *container.HostConfig, name, ref string, gpuCode berth.Code) (string, error) {
 	what := "create a container of " + ref
 	ctx, cancel := c.short(ctx)
 	defer cancel()
@@ -218,18 +253,34 @@ func (b *firstBytes) Write(p []byte) (int, error) {
 
 // discard removes a container of ours that runs or not, also when the caller has
 // gone. What cannot be removed stays in the journal for Reconcile.
-func (c *Client) discard(ctx context.Context, id string) {
+func (c *Client) discard(ctx context.Context, e Entry) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeWithin)
 	defer cancel()
-	_, err := c.docker().ContainerRemove(ctx, id, moby.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-	if err != nil && !errdefs.IsNotFound(err) {
-		c.cfg.Log.Error("a container of ours could not be removed", "container", id, "err", failed(err, "remove"))
+	err := error(nil)
+	if e.ID == "" {
+		e.ID, err = c.withToken(ctx, e.Token)
+	}
+	if err == nil && e.ID != "" {
+		err = c.forceRemove(ctx, e.ID)
+	}
+	if err != nil {
+		c.setKept(e.Token, true)
+		c.cfg.Log.Warn("a container of ours could not be removed, or looked for", "container", e.ID, "token", e.Token, "err", err)
 		return
 	}
 	if c.cfg.Journal == nil {
 		return
 	}
-	if err := c.cfg.Journal.Drop(ctx, id); err != nil {
-		c.cfg.Log.Error("the journal of containers cannot be written", "container", id, "err", err)
+	if err := c.cfg.Journal.Drop(ctx, e.Token); err != nil {
+		c.cfg.Log.Error("the journal of containers cannot be written", "container", e.ID, "err", err)
 	}
+}
+
+// forceRemove removes a container; one that is not there is removed already.
+func (c *Client) forceRemove(ctx context.Context, id string) error {
+	_, err := c.docker().ContainerRemove(ctx, id, moby.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	if err == nil || errdefs.IsNotFound(err) {
+		return nil
+	}
+	return failed(err, "remove container "+id)
 }

@@ -87,8 +87,9 @@ const (
 )
 
 // Labels that our containers carry. They tell a person what it is; nothing is
-// ever decided by them.
+// ever decided by them, but for the token: nobody else can have drawn the same.
 const (
+	LabelToken    = "berth.token"
 	LabelPurpose  = "berth.purpose"
 	LabelEngine   = "berth.engine"
 	LabelInstance = "berth.instance"

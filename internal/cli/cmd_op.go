@@ -118,8 +118,8 @@ func (a *app) printOperation(op berth.Operation) error {
 	line := func(name, text string) { fmt.Fprintf(&b, "%-11s%s\n", name, oneLine(text, 0)) }
 	line("operation", op.ID+", revision "+fmt.Sprint(op.Revision))
 	line("what", operationTitle(op))
-	if op.Release != "" {
-		line("release", op.Release)
+	if release := releaseOf(op); release != "" {
+		line("release", release)
 	}
 	line("state", progressState(op))
 	line("begun", op.Created.Local().Format(time.DateTime)+", "+age(a.env.Now(), op.Created)+" ago")

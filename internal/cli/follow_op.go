@@ -296,6 +296,15 @@ func operationTitle(op berth.Operation) string {
 	return oneLine(kind+" of "+what+" on "+op.Target.Host, 0)
 }
 
+// releaseOf is the release that an operation is about: that of its plan, else
+// the one that was asked for; "" = not known.
+func releaseOf(op berth.Operation) string {
+	if op.Plan != nil && op.Plan.Release != nil {
+		return op.Plan.Release.ID
+	}
+	return op.Release
+}
+
 // doneText is the answer of an operation that did what was asked.
 func doneText(op berth.Operation) string {
 	what := op.Target.Engine
@@ -308,8 +317,8 @@ func doneText(op berth.Operation) string {
 		what = op.Target.Host + " is ready for engines"
 	default:
 		what += " is ready on " + op.Target.Host
-		if op.Release != "" {
-			what += " (" + op.Release + ")"
+		if release := releaseOf(op); release != "" {
+			what += " (" + release + ")"
 		}
 	}
 	return oneLine(what, 0)

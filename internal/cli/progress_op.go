@@ -22,8 +22,9 @@ type opBar struct {
 	stage string
 	tenth int64
 	since time.Time // of the phase
-	from  int64     // done when the stage was first seen
+	from  int64     // done when the stage was first seen, or began anew
 	at    time.Time // when that was
+	last  int64     // done, as it was shown last
 }
 
 func (b *opBar) show(op berth.Operation) {
@@ -42,6 +43,10 @@ func (b *opBar) show(op berth.Operation) {
 		if p.Stage != b.stage {
 			b.stage, b.from, b.at, b.tenth, news = p.Stage, p.Done, now, 0, true
 		}
+		if p.Done < b.last { // the next daemon has begun it anew
+			b.from, b.at = p.Done, now
+		}
+		b.last = p.Done
 		if p.Total > 0 {
 			tenth = p.Done * 10 / p.Total
 		}

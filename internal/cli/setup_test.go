@@ -457,6 +457,22 @@ func TestProgressText(t *testing.T) {
 
 // On a terminal the bar comes after a second, is drawn over itself and goes
 // before the next thing is written.
+// A download that begins anew, with the next daemon, has the speed that it has now.
+func TestProgressBegunAnew(t *testing.T) {
+	d := newDesk(t, typed(""), nil, "setup", "toy", "--yes")
+	now := testNow
+	d.env.Now = func() time.Time { now = now.Add(time.Second); return now }
+	for _, done := range []int64{100_000, 600_000, 900_000, 10_000, 110_000, 210_000} {
+		d.machine.states = append(d.machine.states, toyOp(berth.PhasePulling, 1, func(op *berth.Operation) {
+			op.Progress = &berth.Progress{Stage: "download", Done: done, Total: 1_000_000, Unit: "bytes"}
+		}))
+	}
+	d.machine.states = append(d.machine.states, toyOp(berth.PhaseReady, 2))
+	if got := d.run(t.Context()); got.code != 0 || !strings.Contains(got.stderr, "210 kB of 1.0 MB  100 kB/s  7s left") {
+		t.Errorf("got %q", got.stderr)
+	}
+}
+
 func TestProgressBarOnATerminal(t *testing.T) {
 	d := newDesk(t, typed(""), nil, "setup", "toy", "--yes")
 	now := testNow

@@ -62,7 +62,7 @@ func (d dockerOf) Owned(ctx context.Context, engine string) ([]string, error) {
 	entries, err := d.journal.Entries(ctx)
 	var ids []string
 	for _, e := range entries {
-		if e.Engine == engine && e.Host == d.host {
+		if e.Engine == engine && e.Host == d.host && e.ID != "" { // one without an id was never started
 			ids = append(ids, e.ID)
 		}
 	}
