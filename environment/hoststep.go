@@ -40,7 +40,11 @@ func newNonce(random io.Reader) (string, error) {
 // to do again: the file is replaced as a whole.
 func (h *provisioner) handOut(ctx context.Context, act opAct) (opEvent, error) {
 	step := *act.State.Op.HostStep
-	if err := h.stepDir(ctx); err != nil {
+	uid, err := h.stepDir(ctx)
+	if err != nil {
+		return opEvent{}, err
+	}
+	if err := h.steps.TrustHelper(ctx, h.Guest, h.Helper[0], uid); err != nil {
 		return opEvent{}, err
 	}
 	request, result := h.steps.Files(step.ID)
@@ -56,21 +60,22 @@ func (h *provisioner) handOut(ctx context.Context, act opAct) (opEvent, error) {
 	return opEvent{Kind: evHandedOut, Step: &step}, nil
 }
 
-// stepDir makes the folder of the requests. The helper refuses one that anybody
-// else may enter, so it is looked at here, where the reason can be told.
-func (h *provisioner) stepDir(ctx context.Context) error {
+// stepDir makes the folder of the requests, and says whose it is. The helper
+// refuses one that anybody else may enter, so it is looked at here, where the
+// reason can be told.
+func (h *provisioner) stepDir(ctx context.Context) (uid int, err error) {
 	if err := h.Guest.MkdirAll(ctx, h.StepDir, 0o700); err != nil {
-		return fmt.Errorf("make the folder of the host steps: %w", err)
+		return 0, fmt.Errorf("make the folder of the host steps: %w", err)
 	}
 	info, err := h.Guest.Stat(ctx, h.StepDir, false)
 	if err != nil {
-		return fmt.Errorf("look at the folder of the host steps: %w", err)
+		return 0, fmt.Errorf("look at the folder of the host steps: %w", err)
 	}
 	if info.Type != guestapi.FileDir || info.Mode&0o777 != 0o700 {
-		return berth.Errorf(berth.CodeStateDir, "%s is not a directory of mode 0700", h.StepDir).
+		return 0, berth.Errorf(berth.CodeStateDir, "%s is not a directory of mode 0700", h.StepDir).
 			WithFact("path", h.StepDir).WithHint("remove it, or give it mode 0700, then: berth op resume")
 	}
-	return nil
+	return info.UID, nil
 }
 
 // awaitReceipt waits until the helper left its result. A receipt that somebody

@@ -100,6 +100,9 @@ type HostSteps interface {
 	Files(stepID string) (request, result string)
 	// Request is the content of the request file.
 	Request(operation string, step berth.HostStep, at time.Time) ([]byte, error)
+	// TrustHelper says why somebody else than root and the user could change the
+	// program before root runs it; nil = nobody can.
+	TrustHelper(ctx context.Context, g Guest, program string, uid int) error
 	// Receipt reads a result file.
 	Receipt(data []byte) (berth.Receipt, error)
 	// Undo reads what the helper recorded on the host and that was not taken back,

@@ -276,6 +276,7 @@ func (testSteps) Files(id string) (string, string) { return id + ".request", id 
 func (testSteps) Request(op string, s berth.HostStep, _ time.Time) ([]byte, error) {
 	return json.Marshal(s)
 }
+func (testSteps) TrustHelper(context.Context, Guest, string, int) error { return nil }
 func (testSteps) Receipt(data []byte) (r berth.Receipt, err error) {
 	return r, json.Unmarshal(data, &r)
 }

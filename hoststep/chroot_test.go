@@ -139,8 +139,32 @@ func (c *chroot) run(action Action, components ...Component) Result {
 
 func (c *chroot) runTo(watch io.Writer, action Action, components ...Component) Result {
 	c.t.Helper()
+	req, code, _ := c.start(watch, action, components...)
+	if code != ExitCompleted && code != ExitFailed {
+		c.t.Fatalf("the helper ended with %d", code)
+	}
+	result, err := ParseResult([]byte(c.Read(inHome + "/" + req.StepID + ResultSuffix)))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if result.Nonce != req.Nonce || result.Revision != req.Revision || result.ParametersDigest != req.ParametersDigest {
+		c.t.Errorf("the result does not answer the request: %+v", result)
+	}
+	return result
+}
+
+// refused runs the helper where it leaves no result, and gives what it said.
+func (c *chroot) refused(components ...Component) (said string, code int) {
+	c.t.Helper()
+	_, code, said = c.start(io.Discard, Apply, components...)
+	return said, code
+}
+
+// start makes a request and runs the helper on it.
+func (c *chroot) start(watch io.Writer, action Action, components ...Component) (req Request, code int, said string) {
+	c.t.Helper()
 	p := Parameters{User: "ada", Arch: lab.Arch(), Family: "apt", Distro: "debian", Version: "12", Components: components}
-	req := Request{Schema: 1, StepID: "step-" + random(), OperationID: "op-1", Action: action, Parameters: p, ParametersDigest: ParametersDigest(p),
+	req = Request{Schema: 1, StepID: "step-" + random(), OperationID: "op-1", Action: action, Parameters: p, ParametersDigest: ParametersDigest(p),
 		Recipe: Recipe{RecipeID, digestOf(variant(c.Read("/repo/pinned")))}, Nonce: random(), Revision: 3, RequestedAt: time.Now()}
 	data, err := json.Marshal(req)
 	if err != nil {
@@ -160,19 +184,9 @@ func (c *chroot) runTo(watch io.Writer, action Action, components ...Component) 
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(&out, watch), &errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC, Pdeathsig: syscall.SIGKILL}
 	began := time.Now()
-	err = cmd.Run()
+	_ = cmd.Run() // its status says the rest
 	c.t.Logf("%s %v in %s\n%s%s", action, components, time.Since(began).Round(time.Millisecond), &out, &errs)
-	if code := cmd.ProcessState.ExitCode(); code != ExitCompleted && code != ExitFailed {
-		c.t.Fatalf("the helper ended with %v", err)
-	}
-	result, err := ParseResult([]byte(c.Read(inHome + "/" + req.StepID + ResultSuffix)))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if result.Nonce != req.Nonce || result.Revision != req.Revision || result.ParametersDigest != req.ParametersDigest {
-		c.t.Errorf("the result does not answer the request: %+v", result)
-	}
-	return result
+	return req, cmd.ProcessState.ExitCode(), out.String() + errs.String()
 }
 
 func (c *chroot) want(r Result, outcome Outcome, statuses ...string) {
@@ -256,6 +270,21 @@ func TestChrootSetupTwiceAndUndo(t *testing.T) {
 		t.Error("ada is still in group docker")
 	}
 	c.want(c.run(Undo, everything...), Completed, each("satisfied", undoSteps...)...)
+}
+
+// A distribution that gives each user a group lets it write in the user's home,
+// which is as good as the user; a second member of it is not.
+func TestChrootPrivateGroup(t *testing.T) {
+	c := newChroot(t)
+	c.Chrooted("chmod", "0775", "/home/ada")
+	if r := c.run(Apply, NVIDIAToolkitBase); r.Outcome != Completed {
+		t.Errorf("%+v", r)
+	}
+	c.Chrooted("useradd", "--groups", "ada", "eve")
+	_ = os.RemoveAll(filepath.Join(c.Root, inHome))
+	if out, code := c.refused(NVIDIAToolkitBase); code != ExitNoResult || !strings.Contains(out, `"/home/ada" can be written by others`) {
+		t.Errorf("exit %d: %s", code, out)
+	}
 }
 
 // The CDI route: the base package alone, no daemon.json, no restart.

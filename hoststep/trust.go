@@ -49,15 +49,15 @@ type folder struct {
 func (f *folder) close() { _ = syscall.Close(f.fd) }
 
 // openFolder opens the folder of a request's path component by component and
-// follows no link. Each component must be root's or the user's and not be
-// writable by others; a folder of root's with the sticky bit (/tmp) is as good,
-// since in it nobody replaces what is somebody else's.
+// follows no link. Each component must be one that nobody else can change (see
+// Owned).
 func openFolder(path string, uid int) (*folder, error) {
 	name := filepath.Base(path)
 	step, ok := strings.CutSuffix(name, RequestSuffix)
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path || !ok || !identifier.MatchString(step) {
 		return nil, untrusted("the argument is not the clean absolute path of a STEP" + RequestSuffix)
 	}
+	private := privateGroup(uid)
 	fd, err := syscall.Open("/", syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open /: %w", err)
@@ -74,7 +74,7 @@ func openFolder(path string, uid int) (*folder, error) {
 			return nil, untrusted(fmt.Sprintf("%q cannot be opened as a folder without following a link", at))
 		}
 		fd = next
-		if err := trustedFolder(fd, uid, at == dir); err != nil {
+		if err := trustedFolder(fd, uid, private, at == dir); err != nil {
 			_ = syscall.Close(fd)
 			return nil, untrusted(fmt.Sprintf("%q %s", at, err))
 		}
@@ -86,7 +86,7 @@ func openFolder(path string, uid int) (*folder, error) {
 	return &folder{fd: fd, step: step, uid: uid}, nil
 }
 
-func trustedFolder(fd, uid int, last bool) error {
+func trustedFolder(fd, uid, private int, last bool) error {
 	var st syscall.Stat_t
 	if err := syscall.Fstat(fd, &st); err != nil {
 		return err
@@ -96,12 +96,71 @@ func trustedFolder(fd, uid int, last bool) error {
 		return errors.New("does not belong to the user who runs this")
 	case last && st.Mode&0o7777 != 0o700:
 		return errors.New("must have mode 0700")
-	case st.Uid != 0 && int(st.Uid) != uid:
+	}
+	return Owned(st.Mode&0o7777, int(st.Uid), int(st.Gid), uid, private)
+}
+
+// Owned says why somebody else than root and the user can change what has this
+// mode (12 bits), owner and group; nil = nobody can. It must be root's or the
+// user's, and not be writable by others. A folder of root's with the sticky bit
+// (/tmp) is as good, since in it nobody replaces what is somebody else's; and so
+// is the user's private group (see PrivateGroup; -1 = there is none).
+func Owned(mode uint32, owner, group, uid, private int) error {
+	sticky := owner == 0 && mode&syscall.S_ISVTX != 0
+	switch {
+	case owner != 0 && owner != uid:
 		return errors.New("belongs to another user")
-	case st.Mode&0o022 != 0 && (st.Uid != 0 || st.Mode&syscall.S_ISVTX == 0):
+	case mode&0o002 != 0 && !sticky, mode&0o020 != 0 && !sticky && group != private:
 		return errors.New("can be written by others: chmod go-w it")
 	}
 	return nil
+}
+
+// PrivateGroup is the user's primary group where nobody else is in it, by
+// passwd(5) and group(5): many distributions give each user one, and let it write
+// all that the user makes. -1 = there is none, or the files do not tell.
+func PrivateGroup(passwd, group []byte, uid int) int {
+	name, gid, id := "", -1, strconv.Itoa(uid)
+	for line := range strings.Lines(string(passwd)) {
+		if f := strings.Split(strings.TrimSpace(line), ":"); len(f) == 7 && f[2] == id {
+			n, err := strconv.ParseUint(f[3], 10, 31)
+			if err != nil || gid >= 0 { // two names for one user: do not guess
+				return -1
+			}
+			name, gid = f[0], int(n)
+		}
+	}
+	primary := strconv.Itoa(gid)
+	for line := range strings.Lines(string(passwd)) {
+		if f := strings.Split(strings.TrimSpace(line), ":"); len(f) == 7 && f[2] != id && f[3] == primary {
+			return -1
+		}
+	}
+	found := false
+	for line := range strings.Lines(string(group)) {
+		f := strings.Split(strings.TrimSpace(line), ":")
+		if len(f) != 4 || f[2] != primary {
+			continue
+		}
+		if f[3] != "" && f[3] != name {
+			return -1
+		}
+		found = true
+	}
+	if !found {
+		return -1
+	}
+	return gid
+}
+
+func privateGroup(uid int) int {
+	sys := system{"/"}
+	passwd, _, err := sys.read("/etc/passwd")
+	group, _, err2 := sys.read("/etc/group")
+	if err != nil || err2 != nil {
+		return -1
+	}
+	return PrivateGroup(passwd, group, uid)
 }
 
 // read reads the request: a regular file of the user's, mode 0600, one name, at

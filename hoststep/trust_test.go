@@ -129,6 +129,61 @@ func TestTrust(t *testing.T) {
 	}
 }
 
+// The group of one user is that user; any other member makes it others.
+func TestPrivateGroup(t *testing.T) {
+	const passwd = "root:x:0:0:root:/root:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\nbob:x:1001:100::/home/bob:/bin/sh\neve:x:1002:100::/home/eve:/bin/sh\n"
+	const group = "root:x:0:\nusers:x:100:\nada:x:1000:\nteam:x:2000:ada,bob\n"
+	for name, c := range map[string]struct {
+		passwd, group string
+		uid, want     int
+	}{
+		"alone":                {passwd, group, 1000, 1000},
+		"named as its member":  {passwd, strings.Replace(group, "ada:x:1000:", "ada:x:1000:ada", 1), 1000, 1000},
+		"another member":       {passwd, strings.Replace(group, "ada:x:1000:", "ada:x:1000:bob", 1), 1000, -1},
+		"another name of it":   {passwd, group + "also:x:1000:bob\n", 1000, -1},
+		"a group of many":      {passwd, group, 1001, -1},
+		"not in the files":     {passwd, group, 1234, -1},
+		"group not in file":    {passwd, "root:x:0:\n", 1000, -1},
+		"two names of a user":  {passwd + "ada2:x:1000:1000::/:/bin/sh\n", group, 1000, -1},
+		"no number":            {"ada:x:1000:x::/:/bin/sh\n", group, 1000, -1},
+		"nothing":              {"", "", 1000, -1},
+		"lines that are cut":   {"ada:x:1000", "ada:x", 1000, -1},
+		"somebody's secondary": {passwd + "dan:x:1003:1000::/:/bin/sh\n", group, 1000, -1},
+	} {
+		if got := PrivateGroup([]byte(c.passwd), []byte(c.group), c.uid); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+	for name, c := range map[string]struct {
+		mode         uint32
+		owner, group int
+		ok           bool
+	}{
+		"the user's":                {0o755, ada, ada, true},
+		"root's":                    {0o755, 0, 0, true},
+		"the private group's":       {0o775, ada, ada, true},
+		"the private group, root's": {0o775, 0, ada, true},
+		"another group's":           {0o775, ada, 100, false},
+		"everybody's":               {0o757, ada, ada, false},
+		"like /tmp":                 {0o1777, 0, 0, true},
+		"the user's, like /tmp":     {0o1777, ada, ada, false},
+		"another's":                 {0o755, stranger, ada, false},
+	} {
+		if err := Owned(c.mode, c.owner, c.group, ada, ada); (err == nil) != c.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func FuzzPrivateGroup(f *testing.F) {
+	f.Add("ada:x:1000:1000::/home/ada:/bin/sh\n", "ada:x:1000:\n", 1000)
+	f.Fuzz(func(t *testing.T, passwd, group string, uid int) {
+		if got := PrivateGroup([]byte(passwd), []byte(group), uid); got < -1 {
+			t.Errorf("%d", got)
+		}
+	})
+}
+
 // Whoever swaps the name while it is read gets the old file read, or a refusal.
 func TestSwappedWhileItIsRead(t *testing.T) {
 	path := place(t, "the user's")

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"path"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"berth"
 	"berth/environment"
+	"berth/guestapi"
 	"berth/hoststep"
 )
 
@@ -67,6 +69,52 @@ func (hostSteps) Request(operation string, s berth.HostStep, at time.Time) ([]by
 		return nil, err
 	}
 	return data, nil
+}
+
+const (
+	maxAccounts = 1 << 20 // bytes of passwd and of group
+	maxLinks    = 40      // on the way to a program, as the kernel has it
+)
+
+// TrustHelper goes from the root to the program, link by link, and looks whether
+// nobody else can change anything on the way: what sudo starts is what it was.
+func (hostSteps) TrustHelper(ctx context.Context, g environment.Guest, program string, uid int) error {
+	passwd, _, err := g.ReadFile(ctx, "/etc/passwd", maxAccounts)
+	group, _, err2 := g.ReadFile(ctx, "/etc/group", maxAccounts)
+	private := -1
+	if err == nil && err2 == nil {
+		private = hoststep.PrivateGroup(passwd, group, uid)
+	}
+	at, rest, links := "/", strings.Split(strings.Trim(path.Clean(program), "/"), "/"), 0
+	for {
+		info, err := g.Stat(ctx, at, false)
+		if err != nil {
+			return berth.Errorf(berth.CodeHostStepInvalid, "look at %s: %w", at, err).WithFact("path", at)
+		}
+		mode := info.Mode & 0o7777
+		if info.Type == guestapi.FileSymlink {
+			mode = 0o755 // its own means nothing
+		}
+		if err := hoststep.Owned(mode, info.UID, info.GID, uid, private); err != nil {
+			return berth.Errorf(berth.CodeHostStepInvalid, "%s, which root would run, is not safe: %s %w", program, at, err).
+				WithFact("path", at).WithHint("make berth's programs, and the directories above them, yours or root's alone, then: berth op resume")
+		}
+		if info.Type == guestapi.FileSymlink {
+			if links++; links > maxLinks {
+				return berth.Errorf(berth.CodeHostStepInvalid, "too many links lead to %s", program).WithFact("path", at)
+			}
+			target := info.Target
+			if !path.IsAbs(target) {
+				target = path.Join(path.Dir(at), target)
+			}
+			at, rest = "/", append(strings.Split(strings.Trim(target, "/"), "/"), rest...)
+			continue
+		}
+		if len(rest) == 0 {
+			return nil
+		}
+		at, rest = path.Join(at, rest[0]), rest[1:]
+	}
 }
 
 // Receipt reads a result file. It is a claim.
