@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -105,13 +106,14 @@ func storeFailed(what, path string, err error) *berth.Error {
 }
 
 // unusable is why a file cannot be opened as a store.
-func unusable(path string, err error) error {
+func (c Config) unusable(err error) error {
+	path := c.Path
 	switch {
 	case errors.Is(err, errNotDatabase), errors.Is(err, errForeignDatabase),
 		sqliteCode(err) == codes.SQLITE_CORRUPT, sqliteCode(err) == codes.SQLITE_NOTADB:
 		return berth.Errorf(berth.CodeStoreFailed, "%s cannot be used as the store: %w", path, err).
 			WithFact("path", path).
-			WithHint("move the file away (sessions are found again without it; names and events are lost), or put a copy back, then: berth up")
+			WithHint("move the file away (" + cmp.Or(c.Loss, "what it holds is lost") + "), or put a copy back, then: berth up")
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist):
 		return berth.Errorf(berth.CodeStateDir, "open the store: %w", err).WithFact("path", path)
 	}

@@ -157,15 +157,15 @@ func (c *walChecksum) is(p []byte) bool {
 	return binary.BigEndian.Uint32(p) == c.s0 && binary.BigEndian.Uint32(p[4:]) == c.s1
 }
 
-// refuseNewer finds the version at path and refuses a newer one, and what is
+// refuseNewer finds the version of the file and refuses a newer one, and what is
 // not a store of berth at all.
-func refuseNewer(path string, known int64) (version int64, err error) {
-	version, err = schemaVersion(path)
+func (c Config) refuseNewer(known int64) (version int64, err error) {
+	version, err = schemaVersion(c.Path)
 	if err != nil {
-		return 0, unusable(path, err)
+		return 0, c.unusable(err)
 	}
 	if version > known {
-		return 0, newer(path, version, known)
+		return 0, newer(c.Path, version, known)
 	}
 	return version, nil
 }

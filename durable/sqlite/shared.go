@@ -122,7 +122,7 @@ func (c Config) oneStart(ctx context.Context) (done func(), err error) {
 	}
 	done, err = lockDir(ctx, filepath.Dir(c.Path))
 	if err != nil && ctx.Err() == nil {
-		return nil, unusable(c.Path, err)
+		return nil, c.unusable(err)
 	}
 	return done, err
 }

@@ -46,6 +46,9 @@ type Config struct {
 	// for the commits of the others too, within about 200 ms; no two have the
 	// same Owner.
 	Shared bool
+	// Loss says what is lost with the file, for the hint where it cannot be used:
+	// "names and events are lost". "" = what it holds is.
+	Loss string
 	// Now is the wall clock, for created, updated and events; nil = time.Now.
 	Now func() time.Time
 	// Boottime is the time since the boot of Owner.BootID, the time asleep
@@ -143,12 +146,12 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		return nil, err
 	}
 	defer done()
-	version, err := refuseNewer(cfg.Path, schema.latest)
+	version, err := cfg.refuseNewer(schema.latest)
 	if err != nil {
 		return nil, err
 	}
 	if err := createFile(cfg.Path); err != nil {
-		return nil, unusable(cfg.Path, err)
+		return nil, cfg.unusable(err)
 	}
 	owner, err := json.Marshal(cfg.Owner)
 	if err != nil {
@@ -163,7 +166,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		if ctxErr := ctx.Err(); ctxErr != nil {
 			return nil, stopped("open the store", ctxErr)
 		}
-		return nil, unusable(cfg.Path, err)
+		return nil, cfg.unusable(err)
 	}
 	s.turn <- struct{}{}
 	return s, nil

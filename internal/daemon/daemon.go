@@ -104,7 +104,9 @@ func serve(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closed(d.unix.Close())) }()
-	store, err := sqlite.Open(ctx, sqlite.Config{Path: cfg.Paths.Store(), Owner: d.self, Log: cfg.Log})
+	store, err := sqlite.Open(ctx, sqlite.Config{
+		Path: cfg.Paths.Store(), Owner: d.self, Log: cfg.Log, Loss: "sessions are found again without it; names and events are lost",
+	})
 	if err != nil {
 		return err
 	}

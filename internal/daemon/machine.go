@@ -54,7 +54,9 @@ func (d *daemon) openMachine(ctx context.Context) (opened *machine, err error) {
 			opened, err = nil, errors.Join(err, m.close())
 		}
 	}()
-	if m.store, err = sqlite.Open(ctx, sqlite.Config{Path: p.MachineStore(), Owner: d.self, Shared: true, Log: d.cfg.Log}); err != nil {
+	if m.store, err = sqlite.Open(ctx, sqlite.Config{
+		Path: p.MachineStore(), Owner: d.self, Shared: true, Log: d.cfg.Log, Loss: "what was set up stays, and berth no longer knows what of it is its own to remove",
+	}); err != nil {
 		return nil, err
 	}
 	if m.releases, err = engine.NewReleases(engine.Config{Dir: filepath.Join(p.Machine, berth.DirReleases), Log: d.cfg.Log}); err != nil {
