@@ -201,6 +201,33 @@ func TestNewerStateIsNotTouched(t *testing.T) {
 	}
 }
 
+// TestNewerMachineStoreIsNotTouched: what daemons of several versions share may be
+// a newer one's. An older one leaves it alone, and serves its sessions.
+func TestNewerMachineStoreIsNotTouched(t *testing.T) {
+	h := newHouse(t)
+	s := h.startSession("--name", "stays", "--", "sleep", "3000")
+	h.must("down")
+	db := filepath.Join(h.dir, "m", berth.FileMachineStore)
+	if out, err := exec.CommandContext(t.Context(), "go", "run", "./testdata/newer", db).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	before, err := os.ReadFile(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.must("up")
+	if p, code := h.problem("op", "ls"); p.Code != berth.CodeStoreNewer || code == berth.ExitDone {
+		t.Errorf("got %+v, exit %d", p, code)
+	}
+	if out := h.must("ps"); !strings.Contains(out, "stays") || !running(h.holderProgram(s.ID)) {
+		t.Errorf("the session went: %s", out)
+	}
+	h.must("down")
+	if after, err := os.ReadFile(db); err != nil || string(after) != string(before) {
+		t.Errorf("the database was touched: %v", err)
+	}
+}
+
 // TestFullDisk puts a house on a small file system and fills it.
 func TestFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {

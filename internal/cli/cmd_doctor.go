@@ -89,7 +89,7 @@ func (a *app) printFindings(findings []berth.Finding) error {
 	style := map[string]string{findingOK: styleGood, findingWarn: styleWarn, findingFail: styleError, findingUnknown: styleDim}
 	for _, f := range findings {
 		pad := fmt.Sprintf("%-8s", f.Status)
-		if err := a.printf("%s%-16s%s\n", a.styled(a.env.Stdout, style[f.Status], pad), f.Check, oneLine(f.Detail, 0)); err != nil {
+		if err := a.printf("%s%-15s %s\n", a.styled(a.env.Stdout, style[f.Status], pad), f.Check, oneLine(f.Detail, 0)); err != nil {
 			return err
 		}
 		if f.Fix != "" {

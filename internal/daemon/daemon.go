@@ -67,21 +67,22 @@ func binDir() string {
 
 // daemon is the composition.
 type daemon struct {
-	cfg      Config
-	settings Settings
-	self     berth.Identity
-	started  time.Time
-	place    *place
-	store    durable.Store
-	driver   *local.Driver
-	guest    *guestapi.Client
-	machine  *machine
-	sessions *session.Registry
-	server   *server.Server
-	unix     net.Listener
-	tcp      net.Listener // nil = off
-	problems []berth.Problem
-	stop     context.CancelFunc // ends what Run started
+	cfg       Config
+	settings  Settings
+	self      berth.Identity
+	started   time.Time
+	place     *place
+	store     durable.Store
+	driver    *local.Driver
+	guest     *guestapi.Client
+	machine   *machine // nil = it cannot be served; see noMachine
+	noMachine error    // why it is not served; nil = it is
+	sessions  *session.Registry
+	server    *server.Server
+	unix      net.Listener
+	tcp       net.Listener // nil = off
+	problems  []berth.Problem
+	stop      context.CancelFunc // ends what Run started
 }
 
 // serve builds, serves and stops. The order is the story: what can be wrong
@@ -168,13 +169,16 @@ func (d *daemon) build(ctx context.Context) (err error) {
 		return err
 	}
 	if d.machine, err = d.openMachine(ctx); err != nil {
-		return err
+		if ctx.Err() != nil {
+			return err
+		}
+		d.withoutMachine(err) // sessions need none of it
 	}
 	hash, err := d.openTCP(ctx)
 	if err != nil {
 		return err
 	}
-	d.server, err = server.New(server.Config{
+	doors := server.Config{
 		Sessions: d.sessions,
 		Attach:   d.attach,
 		Direct:   d.direct,
@@ -182,14 +186,17 @@ func (d *daemon) build(ctx context.Context) (err error) {
 			return d.sessions.Export(ctx, ref, session.ExportFormat(format), w)
 		},
 		ReplaceGuest: d.replaceGuest,
-		Environments: d.machine.service,
-		Releases:     d.machine.releases,
+		Unavailable:  d.noMachine,
 		Events:       d.store,
 		Status:       d,
 		Stop:         func() { d.stop() },
 		TokenHash:    hash,
 		Log:          d.cfg.Log,
-	})
+	}
+	if m := d.machine; m != nil {
+		doors.Environments, doors.Releases = m.service, m.releases
+	}
+	d.server, err = server.New(doors)
 	return err
 }
 
@@ -271,8 +278,12 @@ func (d *daemon) run(ctx context.Context) error {
 	defer unfollow()
 	wg.Go(func() { failure <- d.sessions.Run(follow) })
 	wg.Go(func() { d.keepHouse(follow) })
-	wg.Go(func() { d.keepMachine(follow) })
-	wg.Go(func() { d.relayMachine(follow) })
+	var machineFailed <-chan struct{}
+	if d.machine != nil {
+		wg.Go(func() { d.keepMachine(follow) })
+		wg.Go(func() { d.relayMachine(follow) })
+		machineFailed = d.machine.store.Failed()
+	}
 	wg.Go(func() { failure <- d.server.ServeUnix(d.unix) })
 	if d.tcp != nil {
 		wg.Go(func() { failure <- d.server.ServeTCP(d.tcp) })
@@ -284,7 +295,7 @@ func (d *daemon) run(ctx context.Context) error {
 		case err = <-failure:
 		case <-d.store.Failed():
 			err = berth.Errorf(berth.CodeStoreFailed, "the store in %s failed; what runs goes on without the daemon", d.cfg.Paths.State)
-		case <-d.machine.store.Failed():
+		case <-machineFailed:
 			err = berth.Errorf(berth.CodeStoreFailed, "the store in %s failed; what runs goes on without the daemon", d.cfg.Paths.Machine)
 		}
 	}
@@ -293,8 +304,10 @@ func (d *daemon) run(ctx context.Context) error {
 	if cut := d.server.Shutdown(bounded); cut != nil {
 		d.cfg.Log.Warn("some requests were cut", "error", cut)
 	}
-	if late := d.machine.service.Shutdown(bounded); late != nil {
-		d.cfg.Log.Warn("operations go on with the next daemon; one did not stop in time", "error", late)
+	if d.machine != nil {
+		if late := d.machine.service.Shutdown(bounded); late != nil {
+			d.cfg.Log.Warn("operations go on with the next daemon; one did not stop in time", "error", late)
+		}
 	}
 	unfollow()
 	wg.Wait()
@@ -341,7 +354,11 @@ func (d *daemon) keepHouse(ctx context.Context) {
 		if n%prunesEvery != 0 {
 			continue
 		}
-		for _, store := range []durable.Store{d.store, d.machine.store} {
+		stores := []durable.Store{d.store}
+		if d.machine != nil {
+			stores = append(stores, d.machine.store)
+		}
+		for _, store := range stores {
 			if _, err := store.Prune(ctx); err != nil && ctx.Err() == nil {
 				d.cfg.Log.Warn("prune events", "error", err)
 			}

@@ -99,6 +99,20 @@ func (d *daemon) openMachine(ctx context.Context) (opened *machine, err error) {
 	return m, err
 }
 
+// withoutMachine has the daemon serve sessions alone, and say so: what belongs to
+// the machine cannot be read, or was written by a newer berth.
+func (d *daemon) withoutMachine(err error) {
+	e := berth.AsError(err)
+	hint := strings.TrimSuffix(e.Hint, ", then: berth up")
+	if hint != "" {
+		hint += ", then: "
+	}
+	e = e.WithHint(hint + "berth down && berth up")
+	d.noMachine = e
+	d.problems = append(d.problems, berth.Problem{Code: e.Code, Detail: "environments and engines are not there: " + e.Detail, Hint: e.Hint})
+	d.cfg.Log.Error("environments and engines are not served", "error", err)
+}
+
 // dockerSocket is where Docker answers.
 func (d *daemon) dockerSocket() string {
 	stand := d.cfg.Standin

@@ -44,6 +44,9 @@ type (
 )
 
 func (s *Server) releases() (Releases, error) {
+	if s.cfg.Releases == nil && s.cfg.Unavailable != nil {
+		return nil, s.cfg.Unavailable
+	}
 	if s.cfg.Releases == nil {
 		return nil, berth.Errorf(berth.CodeNotFound, "this daemon knows no engines").WithHint("run a berth that has them")
 	}

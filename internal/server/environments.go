@@ -71,6 +71,9 @@ type (
 
 // environments is what the routes call.
 func (s *Server) environments() (Environments, error) {
+	if s.cfg.Environments == nil && s.cfg.Unavailable != nil {
+		return nil, s.cfg.Unavailable
+	}
 	if s.cfg.Environments == nil {
 		return nil, berth.Errorf(berth.CodeNotFound, "this daemon knows no environments").WithHint("run a berth that has them")
 	}

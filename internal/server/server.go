@@ -60,7 +60,7 @@ type StatusSource interface {
 }
 
 // Config is what a server is made of. All but TokenHash, Direct, Export, ReplaceGuest,
-// Environments and Releases must be set.
+// Environments, Releases and Unavailable must be set.
 type Config struct {
 	Sessions Sessions
 	// Attach opens a viewer's stream; ctx bounds the whole of it.
@@ -77,9 +77,10 @@ type Config struct {
 	// sessions go on. nil = the route answers CodeNotFound.
 	ReplaceGuest func(ctx context.Context) error
 	// Environments and Releases are behind the routes of the same names; nil =
-	// those routes answer CodeNotFound.
+	// those routes answer Unavailable, and where that is nil CodeNotFound.
 	Environments Environments
 	Releases     Releases
+	Unavailable  error
 	Events       Events
 	Status       StatusSource
 	// Stop asks the daemon to stop. It is called for POST /v1/shutdown and must
