@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/moby/client"
+
 	"berth"
 	"berth/internal/daemon"
 	"berth/internal/lab"
@@ -42,7 +44,19 @@ func onDebian(t *testing.T, g lab.Generation) (*labHouse, *lab.Debian) {
 		d.File("/lab/cdi.json", string(spec), 0o644)
 	}
 	d.File("/lab/socket", l.docker.Socket, 0o644)
-	d.OnStart(func() { l.docker.StartWith(t, filepath.Join(d.Root, "etc/docker/daemon.json")) })
+	docker := l.dockerClient()
+	d.OnStart(func(word string) {
+		conf := filepath.Join(d.Root, "etc/docker/daemon.json")
+		if word == "start" {
+			l.docker.StartWith(t, conf)
+			return
+		}
+		l.docker.ReloadWith(t, conf)
+		waitUntil(t, timeOut, "Docker has read its runtimes", func() bool {
+			info, err := docker.Info(l.ctx, client.InfoOptions{})
+			return err == nil && info.Info.Runtimes["nvidia"].Path != ""
+		})
+	})
 
 	helper := filepath.Join(t.TempDir(), "hoststep")
 	build := exec.CommandContext(l.ctx, "go", "test", "-c", "-o", helper, "../hoststep")
@@ -186,7 +200,7 @@ func TestSetupByTheRealHelper(t *testing.T) {
 
 // TestSetupCompletesAnOldDocker: a Docker 20.10 of the distribution is kept, and
 // gets what it lacks: the toolkit, and a runtime in a daemon.json whose other
-// keys stay. Back again, the file is what it was, byte for byte.
+// keys stay. It reads that while it runs, and no container stops. Back again, the file is what it was, byte for byte.
 func TestSetupCompletesAnOldDocker(t *testing.T) {
 	l, d := onDebian(t, lab.Docker20)
 	d.Chrooted("dpkg", "-i", "/repo/other/docker.io.deb")
@@ -196,11 +210,15 @@ func TestSetupCompletesAnOldDocker(t *testing.T) {
 	r := l.addRelease(true)
 	before := contents(t, d.Root)
 
-	if _, components := l.components(r.Engine); !slices.Equal(components, []string{"nvidia_toolkit", "nvidia_runtime", "docker_restart"}) {
+	if _, components := l.components(r.Engine); !slices.Equal(components, []string{"nvidia_toolkit", "nvidia_runtime"}) {
 		t.Fatalf("%q", components)
 	}
+	dockerd := l.docker.PID()
 	if op := l.op("setup", r.Engine, "--yes"); op.Phase != berth.PhaseReady {
 		t.Fatalf("%s %+v", op.Phase, op.Error)
+	}
+	if pid := l.docker.PID(); pid != dockerd {
+		t.Error("Docker was restarted, which stops the containers that run in it")
 	}
 	if got := d.Read("/etc/docker/daemon.json"); !strings.Contains(got, `"log-level": "warn"`) || !strings.Contains(got, `"nvidia-container-runtime"`) {
 		t.Errorf("daemon.json: %s", got)

@@ -215,7 +215,7 @@ func (j *judgement) possible(n needs) bool {
 			j.known(FactDaemonJSON, true)
 		}
 	}
-	if n.has(compDockerEngine, compDockerService, compDockerRestart) && j.known(FactInit, true) && !os.Systemd {
+	if n.has(compDockerEngine, compDockerService, compDockerRestart, compRuntime) && j.known(FactInit, true) && !os.Systemd {
 		j.block(berth.BlockNoSystemd, "systemd does not run here, so berth can neither start Docker nor restart it. Start Docker by the means of this machine so that docker info answers, then try again; in WSL, turn systemd on.")
 	}
 	if n.has(compDockerEngine) && len(d.Conflicts) > 0 {

@@ -262,11 +262,10 @@ func (j *judgement) byRuntime(n *needs) {
 	if slices.Contains(d.Runtimes, "nvidia") {
 		return
 	}
-	// A daemon that answers and does not have it needs a restart even where the
-	// runtime is written down; one that does not answer may have it.
+	// A daemon that answers and does not have it has to be told to read it even
+	// where the runtime is written down; one that does not answer may have it.
 	if d.Reachable || jsonMember(d.DaemonJSONKeys["runtimes"], "nvidia") == nil {
 		n.add(compRuntime)
-		j.restart(n)
 	}
 }
 

@@ -64,7 +64,7 @@ func (j *judgement) packageChanges(n needs) {
 func (j *judgement) configChanges(n needs) {
 	if n.has(compRuntime) {
 		j.change(berth.ChangeConfigureRuntime, true, "Add the nvidia runtime to /etc/docker/daemon.json: "+runtimeEdit+j.insteadOf("runtimes", "nvidia"),
-			"this Docker gives containers the GPU by it; other keys stay, and the old file is kept", "file", "/etc/docker/daemon.json", "set", runtimeEdit)
+			"this Docker gives containers the GPU by it, and reads it without a restart; other keys stay, and the old file is kept", "file", "/etc/docker/daemon.json", "set", runtimeEdit)
 	}
 	if n.has(compEnableCDI) {
 		j.change(berth.ChangeEnableCDI, true, "Turn features.cdi on in /etc/docker/daemon.json: "+cdiEdit+j.insteadOf("features", "cdi"),

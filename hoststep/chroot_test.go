@@ -220,9 +220,10 @@ func TestChrootSetupTwiceAndUndo(t *testing.T) {
 	c.File("/etc/apt/sources.list.d/broken.list", "deb http://192.0.2.1/none bookworm main\n", 0o644)
 
 	first := c.run(Apply, everything...)
-	c.want(first, Completed, append([]string{"package_conflicts satisfied"}, each("applied",
+	c.want(first, Completed, slices.Concat([]string{"package_conflicts satisfied"}, each("applied",
 		"install_key.docker", "install_key.nvidia", "write_source.docker", "write_source.nvidia",
-		"install_packages.docker", "install_packages.nvidia", "nvidia_runtime", "enable_cdi", "nvidia_cdi", "docker_restart", "docker_service", "docker_group")...)...)
+		"install_packages.docker", "install_packages.nvidia", "nvidia_runtime", "enable_cdi", "nvidia_cdi"),
+		each("satisfied", "docker_reload"), each("applied", "docker_restart", "docker_service", "docker_group"))...)
 	var merged struct {
 		LogLevel string `json:"log-level"`
 		Features map[string]bool
@@ -400,12 +401,12 @@ func TestChrootFailedRestartIsRolledBack(t *testing.T) {
 	c.File("/etc/docker/daemon.json", `{"log-level":"warn"}`, 0o644)
 	c.File("/var/stand-in/refuse", "nvidia\n", 0o644)
 	r := c.run(Apply, NVIDIARuntime, DockerRestart, DockerGroup)
-	c.want(r, OutcomeFailed, "nvidia_runtime applied", "docker_restart failed", "docker_group not_run")
+	c.want(r, OutcomeFailed, "nvidia_runtime applied", "docker_reload satisfied", "docker_restart failed", "docker_group not_run")
 	if got := c.Read("/etc/docker/daemon.json"); got != `{"log-level":"warn"}` {
 		t.Errorf("daemon.json was not put back: %s", got)
 	}
-	if !c.Exists("/var/stand-in/up") || !strings.Contains(r.Steps[1].Stderr, "the last words of the journal") {
-		t.Errorf("Docker was left down, or its journal was not shown: %+v", r.Steps[1])
+	if !c.Exists("/var/stand-in/up") || !strings.Contains(r.Steps[2].Stderr, "the last words of the journal") {
+		t.Errorf("Docker was left down, or its journal was not shown: %+v", r.Steps[2])
 	}
 	changes, _, err := ParseChanges([]byte(c.Read(ChangesPath)))
 	if err != nil || slices.ContainsFunc(changes, func(c Change) bool { return c.Kind == ChangeJSON }) {
@@ -418,7 +419,7 @@ func TestChrootNoRestartWithoutConsent(t *testing.T) {
 	c := newChroot(t)
 	c.run(Apply, DockerEngine, DockerService)
 	starts := c.Read("/var/stand-in/starts")
-	c.want(c.run(Apply, NVIDIARuntime), Completed, "nvidia_runtime applied", "docker_restart satisfied")
+	c.want(c.run(Apply, NVIDIARuntime), Completed, "nvidia_runtime applied", "docker_reload applied", "docker_restart satisfied")
 	if c.Read("/var/stand-in/starts") != starts {
 		t.Error("Docker was restarted without consent")
 	}
@@ -427,6 +428,22 @@ func TestChrootNoRestartWithoutConsent(t *testing.T) {
 	c.want(c.run(Apply, EnableCDI), OutcomeFailed, "enable_cdi failed", "docker_restart not_run")
 	if got := c.Read("/etc/docker/daemon.json"); got != `{"invalid":1}` {
 		t.Errorf("a file that dockerd refuses was put in place: %s", got)
+	}
+}
+
+// A Docker that runs and does not take the runtime keeps its settings as they were.
+func TestChrootRuntimeNotTakenIsPutBack(t *testing.T) {
+	c := newChroot(t)
+	c.run(Apply, DockerEngine, DockerService)
+	c.File("/etc/docker/daemon.json", `{"log-level":"warn"}`, 0o644)
+	c.File("/var/stand-in/deaf", "", 0o644)
+	r := c.run(Apply, NVIDIARuntime, DockerGroup)
+	c.want(r, OutcomeFailed, "nvidia_runtime applied", "docker_reload failed", "docker_restart not_run", "docker_group not_run")
+	if got := c.Read("/etc/docker/daemon.json"); got != `{"log-level":"warn"}` {
+		t.Errorf("daemon.json was not put back: %s", got)
+	}
+	if !strings.Contains(r.Error, "restart Docker yourself") {
+		t.Errorf("what to do is not said: %s", r.Error)
 	}
 }
 

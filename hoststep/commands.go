@@ -58,6 +58,7 @@ func commands() []command {
 		{Name: "dnf-install", Argv: []string{"dnf", "-y", "--setopt=install_weak_deps=False", "install", "{ours...}"}, Seconds: install, Finish: true},
 		{Name: "cdi-generate", Argv: []string{"nvidia-ctk", "cdi", "generate", "--output=" + cdiSpec}, Seconds: ordinary},
 		{Name: "refresh-on", Argv: []string{"systemctl", "enable", "--now", "nvidia-cdi-refresh.path"}, Seconds: ordinary},
+		{Name: "docker-reload", Argv: []string{"systemctl", "reload", "docker.service"}, Seconds: ordinary},
 		{Name: "docker-restart", Argv: []string{"systemctl", "restart", "docker.service"}, Seconds: ordinary},
 		{Name: "docker-forgive", Argv: []string{"systemctl", "reset-failed", "docker.service", "docker.socket"}, Seconds: brief},
 		{Name: "docker-on", Argv: []string{"systemctl", "enable", "--now", "docker.service"}, Seconds: ordinary},

@@ -174,6 +174,61 @@ func (r *run) replaceConfig(ctx context.Context, next object, was []byte, mode f
 	return changes, r.sys.swap(temp, daemonJSON)
 }
 
+// runtimeLoaded says whether the daemon that runs knows the runtime. Docker reads
+// its runtimes again when it is told to, and no container stops for that; where
+// it is going to be restarted, that does it.
+func (r *run) runtimeLoaded(ctx context.Context) (bool, string, error) {
+	info, err := r.info(ctx)
+	switch {
+	case err != nil:
+		return false, "", err
+	case info == nil:
+		return true, "Docker does not answer: it loads its settings when it starts", nil
+	case info.has(NVIDIARuntime):
+		return true, "Docker " + info.ServerVersion + " has the runtime", nil
+	case r.mayRestart():
+		return true, "the restart loads it", nil
+	}
+	return false, "Docker runs without the runtime", nil
+}
+
+// reloadDocker tells Docker to read its settings, which it does on its own time.
+// Settings that it does not take then, it would not start with either.
+func (r *run) reloadDocker(ctx context.Context) error {
+	_, err := r.must(ctx, "docker-reload")
+	if err == nil {
+		err = r.awaitRuntime(ctx)
+	}
+	if err == nil {
+		return nil
+	}
+	return r.putBack(ctx, r.withJournal(ctx, err), "docker-reload")
+}
+
+func (r *run) awaitRuntime(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, reloadWithin)
+	defer cancel()
+	ticker := time.NewTicker(r.tick)
+	defer ticker.Stop()
+	for {
+		info, err := r.info(ctx)
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		if info != nil && info.has(NVIDIARuntime) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.New("docker does not take the runtime while it runs; add it and restart Docker yourself: nvidia-ctk runtime configure --runtime=docker")
+		case <-ticker.C:
+		}
+	}
+}
+
+// reloadWithin is how long Docker may take to read its settings.
+const reloadWithin = 10 * time.Second
+
 // configLoaded says whether the daemon that runs has what was asked for. One
 // that does not run loads it when it starts; one that may not be restarted at
 // its next start.

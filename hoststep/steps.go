@@ -91,6 +91,7 @@ func table() []row {
 		{step{"nvidia_runtime", "adding the nvidia runtime to daemon.json", editCheck(NVIDIARuntime), editApply(NVIDIARuntime)}, []Component{NVIDIARuntime}},
 		{step{"enable_cdi", "turning CDI on in daemon.json", editCheck(EnableCDI), editApply(EnableCDI)}, []Component{EnableCDI}},
 		{step{"nvidia_cdi", "writing the CDI specification", (*run).cdiThere, (*run).makeCDI}, []Component{NVIDIACDI}},
+		{step{"docker_reload", "having Docker read its runtimes", (*run).runtimeLoaded, (*run).reloadDocker}, []Component{NVIDIARuntime}},
 		{step{"docker_restart", "restarting Docker", (*run).configLoaded, (*run).restartDocker}, daemon},
 		{step{"docker_service", "turning docker.service on", (*run).serviceOn, (*run).turnServiceOn}, []Component{DockerService}},
 		{step{"docker_group", "adding the user to group docker", (*run).inGroup, (*run).joinGroup}, []Component{DockerGroup}},

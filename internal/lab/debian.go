@@ -112,18 +112,19 @@ func (d *Debian) Exists(path string) bool {
 }
 
 // debianStandIns are the parts of a machine that a chroot cannot have: systemd.
-// A start of Docker is told through the pipe /lab/start and awaited at
-// /lab/started, and puts the socket that /lab/socket names into its place.
+// A start or a reload of Docker is told through the pipe /lab/start and awaited
+// at /lab/started; a start puts the socket that /lab/socket names into its place.
 var debianStandIns = map[string]string{
 	"/usr/bin/systemctl": `#!/bin/sh
 s=/var/stand-in; mkdir -p $s
+tell() { [ ! -p /lab/start ] || { echo $1 >/lab/start; read ok </lab/started; }; }
 start() {
 	if [ -e $s/refuse ] && grep -qf $s/refuse /etc/docker/daemon.json 2>/dev/null; then
 		rm -f $s/up; echo "Job for docker.service failed." >&2; exit 1
 	fi
 	cp /etc/docker/daemon.json $s/loaded 2>/dev/null || : >$s/loaded
 	echo started >>$s/starts; : >$s/up
-	[ ! -p /lab/start ] || { echo start >/lab/start; read ok </lab/started; }
+	tell start
 	[ ! -e /lab/socket ] || ln -sfn "$(cat /lab/socket)" /run/docker.sock
 }
 active() { [ -e $s/up ] && echo active || { echo inactive; return 3; }; }
@@ -135,6 +136,7 @@ case "$*" in
 "enable --now "*) echo enabled >$s/enabled.$3 ;;
 "disable "*) rm -f $s/enabled.$2 ;;
 "restart docker.service") start ;;
+"reload docker.service") [ -e $s/deaf ] || cp /etc/docker/daemon.json $s/loaded; echo reloaded >>$s/reloads; tell reload ;;
 "reset-failed docker.service docker.socket") echo forgiven >>$s/forgiven ;;
 *) echo "systemctl: not expected: $*" >&2; exit 9 ;;
 esac
@@ -212,8 +214,9 @@ func (d *Debian) ShowOutside(names ...string) {
 	}
 }
 
-// OnStart has each start of Docker call f, and wait for its end.
-func (d *Debian) OnStart(f func()) {
+// OnStart has each start and each reload of Docker call f with that word, and
+// wait for its end.
+func (d *Debian) OnStart(f func(word string)) {
 	d.t.Helper()
 	var pipes []*os.File
 	for _, name := range []string{"/lab/start", "/lab/started"} {
@@ -237,7 +240,7 @@ func (d *Debian) OnStart(f func()) {
 			close(over)
 		}()
 		for lines := bufio.NewScanner(pipes[0]); lines.Scan(); {
-			f()
+			f(lines.Text())
 			if _, err := pipes[1].WriteString("ok\n"); err != nil {
 				return
 			}

@@ -229,10 +229,26 @@ func (d *Daemon) nvidiaRuntime(t testing.TB) error {
 	return nil
 }
 
-// StartWith starts the daemon again with these settings and with the runtimes of
-// another daemon.json, which may not be there: what a restart of the service
-// does that reads it.
+// StartWith starts the daemon again with the runtimes of another daemon.json,
+// which may not be there: what a restart of the service does that reads it.
 func (d *Daemon) StartWith(t testing.TB, daemonJSON string) {
+	t.Helper()
+	d.takeRuntimes(t, daemonJSON)
+	d.Stop(t)
+	d.Start(t)
+}
+
+// ReloadWith has the daemon that runs read its settings again, with those
+// runtimes: what a reload of the service does.
+func (d *Daemon) ReloadWith(t testing.TB, daemonJSON string) {
+	t.Helper()
+	d.takeRuntimes(t, daemonJSON)
+	if err := syscall.Kill(d.PID(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (d *Daemon) takeRuntimes(t testing.TB, daemonJSON string) {
 	t.Helper()
 	own := filepath.Join(d.Dir, "daemon.json")
 	conf, theirs := map[string]any{}, map[string]any{}
@@ -259,8 +275,6 @@ func (d *Daemon) StartWith(t testing.TB, daemonJSON string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.Stop(t)
-	d.Start(t)
 }
 
 // WriteCDI replaces the CDI specification by one with these cards; the daemon
