@@ -1,6 +1,7 @@
 package container
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -178,6 +180,67 @@ func TestCreateWithoutAJournalLeavesNothing(t *testing.T) {
 		}
 		if _, err := client(t, d).Create(t.Context(), s); err == nil {
 			t.Error("a client without a journal made a container")
+		}
+	})
+}
+
+// deafConn is a connection over which a request to make a container goes out, or
+// not, and no answer to it comes back.
+type deafConn struct {
+	net.Conn
+	swallow bool // the request, too
+	deaf    atomic.Bool
+}
+
+func (c *deafConn) Write(b []byte) (int, error) {
+	if bytes.HasPrefix(b, []byte("POST ")) && bytes.Contains(b, []byte("/containers/create")) {
+		c.deaf.Store(true)
+		if c.swallow {
+			_ = c.Conn.Close()
+			return len(b), nil
+		}
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *deafConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.deaf.Load() {
+		_ = c.Conn.Close()
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+// A container whose making was asked for, and the answer lost, is found by its
+// token and removed; where it may come yet, the journal remembers it.
+func TestCreateWithALostAnswer(t *testing.T) {
+	each(t, func(t *testing.T, d *lab.Daemon) {
+		for _, swallow := range []bool{false, true} {
+			j := newJournal(t)
+			lossy := func(ctx context.Context) (net.Conn, error) {
+				conn, err := d.Dial(ctx)
+				return &deafConn{Conn: conn, swallow: swallow}, err
+			}
+			image := engineImage(t, client(t, d))
+			c := client(t, d, withJournal(t, j), func(cfg *Config) { cfg.Dial = lossy })
+			if _, err := c.Create(within(t, time.Minute), engineSpec(image, "lost")); !answerLost(err) {
+				t.Fatalf("%v", err)
+			}
+			if n := containers(t, d); n != 0 {
+				t.Errorf("%d containers are left", n)
+			}
+			es, err := j.Entries(t.Context())
+			if want := map[bool]int{true: 1}[swallow]; err != nil || len(es) != want {
+				t.Fatalf("the journal has %+v, %v", es, err)
+			}
+			done, err := client(t, d, withJournal(t, j), func(cfg *Config) { cfg.Look = func(berth.Identity) process.Verdict { return process.Dead } }).Reconcile(within(t, time.Minute), nil)
+			if err != nil || swallow && (len(done) != 1 || done[0].Outcome != OutcomeAbsent) {
+				t.Errorf("%+v, %v", done, err)
+			}
+			if es, err := j.Entries(t.Context()); err != nil || len(es) != 0 {
+				t.Errorf("the journal has %+v, %v", es, err)
+			}
 		}
 	})
 }

@@ -80,7 +80,7 @@ func (c *Client) RunOnce(ctx context.Context, spec RunSpec) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	defer c.discard(ctx, e)
+	defer c.discard(ctx, e, false)
 	id := e.ID
 	running, cancel := context.WithTimeout(ctx, orElse(spec.Timeout, 2*time.Minute))
 	defer cancel()
@@ -108,8 +108,9 @@ func (c *Client) createCheck(ctx context.Context, spec RunSpec, ref string) (Ent
 }
 
 // create writes a container into the journal, where there is one, makes it and
-// answers the entry with its id. Where that fails nothing is left of either; of
-// what Docker made although its answer was lost, neither.
+// answers the entry with its id. Where that fails nothing is left of either. Of
+// what Docker may still make, because its answer was lost, the journal's line is
+// kept: a later Reconcile finds it by that.
 func (c *Client) create(ctx context.Context, e Entry, conf *container.Config, host *container.HostConfig, gpuCode berth.Code) (Entry, error) {
 	e.Token = rand.Text()
 	conf.Labels[LabelToken] = e.Token
@@ -123,9 +124,16 @@ func (c *Client) create(ctx context.Context, e Entry, conf *container.Config, ho
 		err = c.cfg.Journal.Made(ctx, e.Token, e.ID)
 	}
 	if err != nil {
-		c.discard(ctx, e)
+		c.discard(ctx, e, answerLost(err))
 	}
 	return e, err
+}
+
+// answerLost reports whether Docker may have done what it was asked for all the
+// same.
+func answerLost(err error) bool {
+	return errors.Is(err, berth.CodeInterrupted) || errors.Is(err, berth.CodeTimeout) ||
+		errors.Is(err, berth.CodeDockerUnreachable) && berth.AsError(err).Facts["reason"] == "lost"
 }
 
 // withToken is the id of the container that was made for a token; "" = there is
@@ -252,13 +260,17 @@ func (b *firstBytes) Write(p []byte) (int, error) {
 }
 
 // discard removes a container of ours that runs or not, also when the caller has
-// gone. What cannot be removed stays in the journal for Reconcile.
-func (c *Client) discard(ctx context.Context, e Entry) {
+// gone. What cannot be removed stays in the journal for Reconcile, and so does
+// what may come yet.
+func (c *Client) discard(ctx context.Context, e Entry, mayCome bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeWithin)
 	defer cancel()
 	err := error(nil)
 	if e.ID == "" {
-		e.ID, err = c.withToken(ctx, e.Token)
+		if e.ID, err = c.withToken(ctx, e.Token); err == nil && e.ID == "" && mayCome {
+			c.setKept(e.Token, true)
+			return
+		}
 	}
 	if err == nil && e.ID != "" {
 		err = c.forceRemove(ctx, e.ID)
