@@ -1,5 +1,7 @@
 package berth
 
+import "strings"
+
 // OperationKind is what an operation does.
 type OperationKind string
 
@@ -178,4 +180,55 @@ type ProbeRequest struct {
 	Target       Target        `json:"target"`
 	Release      string        `json:"release,omitempty"` // id; "" = the newest of the engine
 	RetainModels bool          `json:"retain_models,omitempty"`
+}
+
+// Refusal is the first reason why the plan cannot be carried out, as the error
+// that an operation of it fails with; nil = it can.
+func (p Plan) Refusal() *Error {
+	if len(p.Blockers) == 0 {
+		if p.Availability != Unsupported {
+			return nil
+		}
+		why := "this kind of host cannot be set up"
+		if len(p.Notices) > 0 {
+			why = p.Notices[0]
+		}
+		return Errorf(CodeUnsupported, "%s", why)
+	}
+	first := p.Blockers[0]
+	code := blockerCode(BlockerReason(first.Reason))
+	if p.Availability == Unsupported {
+		code = CodeUnsupported // nothing that a person does there makes it possible
+	}
+	err := Errorf(code, "%s", first.Message).WithFact("reason", first.Reason)
+	for k, v := range first.Params {
+		if k != "reason" {
+			err = err.WithFact(k, v)
+		}
+	}
+	switch {
+	case len(first.Commands) > 0:
+		err = err.WithHint("run: " + strings.Join(first.Commands, "; "))
+	case first.Reason == string(BlockNotInstalled) && p.Target.Engine != "":
+		err = err.WithHint("berth engine ls shows what is installed")
+	case first.Reason == string(BlockNotInstalled):
+		err = err.WithHint("there is nothing to do")
+	}
+	return err
+}
+
+func blockerCode(r BlockerReason) Code {
+	switch r {
+	case BlockRelogin:
+		return CodeReloginRequired
+	case BlockRecipeRefused:
+		return CodeHostStepInvalid
+	case BlockRelease, BlockManifest:
+		return CodeReleaseNotFound
+	case BlockInstalledOther, BlockEngineMismatch:
+		return CodeConflict
+	case BlockNotInstalled:
+		return CodeNotFound
+	}
+	return CodePrerequisiteBlocked
 }

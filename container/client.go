@@ -192,6 +192,23 @@ type dialError struct{ err error }
 
 func (e *dialError) Error() string { return "Docker's socket cannot be dialled" }
 
+const permissionHint = "your user may not use Docker's socket: berth setup explains what to do"
+
+// dialFailed names what a guest said of the socket. That nobody listens there, or
+// that there is none, is about Docker, and is not a thing that was not found.
+func dialFailed(said *berth.Error, what string) error {
+	e := berth.Errorf(berth.CodeDockerUnreachable, "%s: %s", what, said.Detail)
+	switch {
+	case said.Code == berth.CodeForbidden:
+		return e.WithFact("reason", "permission").WithHint(permissionHint)
+	case said.Code == berth.CodeNotFound && said.Facts["errno"] == "ENOENT":
+		return e.WithFact("reason", "no_socket")
+	case said.Code == berth.CodeNotFound:
+		return e.WithFact("reason", "refused")
+	}
+	return berth.Errorf(said.Code, "%s: %w", what, said)
+}
+
 // failed names a failure of a call that tried what.
 func failed(err error, what string) error {
 	if err == nil {
@@ -201,14 +218,14 @@ func failed(err error, what string) error {
 	if errors.As(err, &dial) {
 		var coded *berth.Error
 		if errors.As(dial.err, &coded) {
-			return berth.Errorf(coded.Code, "%s: %w", what, dial.err)
+			return dialFailed(coded, what)
 		}
 		e := berth.Errorf(berth.CodeDockerUnreachable, "%s: %w", what, dial.err)
 		switch {
 		case errors.Is(dial.err, context.Canceled):
 			return berth.Errorf(berth.CodeInterrupted, "%s: %w", what, dial.err)
 		case errors.Is(dial.err, fs.ErrPermission):
-			return e.WithFact("reason", "permission").WithHint("your user may not use Docker's socket: berth setup explains what to do")
+			return e.WithFact("reason", "permission").WithHint(permissionHint)
 		case errors.Is(dial.err, fs.ErrNotExist):
 			return e.WithFact("reason", "no_socket")
 		}

@@ -167,6 +167,15 @@ func TestUnreachableSaysWhy(t *testing.T) {
 		"the guest is gone": {func(context.Context) (net.Conn, error) {
 			return nil, berth.Errorf(berth.CodeHostUnreachable, "no guest")
 		}, berth.CodeHostUnreachable, ""},
+		"a guest finds no socket": {func(context.Context) (net.Conn, error) {
+			return nil, berth.Errorf(berth.CodeNotFound, "dial").WithFact("errno", "ENOENT")
+		}, berth.CodeDockerUnreachable, "no_socket"},
+		"a guest finds nobody": {func(context.Context) (net.Conn, error) {
+			return nil, berth.Errorf(berth.CodeNotFound, "dial").WithFact("errno", "ECONNREFUSED")
+		}, berth.CodeDockerUnreachable, "refused"},
+		"a guest may not": {func(context.Context) (net.Conn, error) {
+			return nil, berth.Errorf(berth.CodeForbidden, "dial").WithFact("errno", "EACCES")
+		}, berth.CodeDockerUnreachable, "permission"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cl, err := New(Config{Dial: c.dial})

@@ -15,6 +15,8 @@ type JudgeInput struct {
 	Facts  berth.Facts
 	// Release is what would be set up; nil = the environment itself.
 	Release *berth.Release
+	// CPURelease is the id of the engine's newest release for the CPU; "" = none.
+	CPURelease string
 	// Platform ("linux/amd64"); "" = as the architecture says.
 	Platform string
 	// RequireCUDA is NVIDIA_REQUIRE_CUDA of the engine image, as the registry has
@@ -138,8 +140,8 @@ func (j *judgement) release() {
 	j.plan.Release = &berth.ReleaseRef{ID: r.ID, Engine: r.Engine, Version: r.Version}
 	j.plan.Notices = slices.Clone(r.Notices)
 	if t.Engine != r.Engine {
-		j.block(berth.BlockEngineMismatch, fmt.Sprintf("Release %s is of %s, not of %s. Choose a release of %s: berth engine ls", r.ID, r.Engine, t.Engine, t.Engine),
-			"engine", t.Engine, "release", r.ID, "release_engine", r.Engine)
+		j.block(berth.BlockEngineMismatch, fmt.Sprintf("Release %s is of %s, not of %s. Choose a release of %s.", r.ID, r.Engine, t.Engine, t.Engine),
+			"engine", t.Engine, "release", r.ID, "release_engine", r.Engine).Commands = []string{"berth engine show " + t.Engine}
 	}
 	if image, ok := r.Images[j.platform]; ok {
 		j.plan.Image = &image
@@ -157,15 +159,15 @@ func (j *judgement) installed(r berth.Release) {
 	have := installationOf(j.in.Installations, j.in.Target)
 	switch {
 	case have == nil && j.in.Kind == berth.OperationUpdate:
-		j.block(berth.BlockNotInstalled, fmt.Sprintf("%s is not installed here, so there is nothing to update. Set it up: berth setup %s", j.in.Target.Engine, j.in.Target.Engine),
-			"engine", j.in.Target.Engine)
+		j.block(berth.BlockNotInstalled, fmt.Sprintf("%s is not installed here, so there is nothing to update. Set it up.", j.in.Target.Engine),
+			"engine", j.in.Target.Engine).Commands = []string{"berth setup " + j.in.Target.Engine}
 	case have == nil:
 	case have.Status == berth.InstallationRemoving:
-		j.block(berth.BlockInstalledOther, fmt.Sprintf("The removal of %s (%s) has not ended. Let it end first: berth remove %s", have.Engine, have.Release.ID, have.Engine),
-			"engine", have.Engine, "installed", have.Release.ID, "release", r.ID)
+		j.block(berth.BlockInstalledOther, fmt.Sprintf("The removal of %s (%s) has not ended. Let it end first.", have.Engine, have.Release.ID),
+			"engine", have.Engine, "installed", have.Release.ID, "release", r.ID).Commands = []string{"berth remove " + have.Engine}
 	case have.Release.ID != r.ID && j.in.Kind == berth.OperationSetup:
-		j.block(berth.BlockInstalledOther, fmt.Sprintf("%s is installed with release %s. Replace it, keeping the models: berth update %s --release %s", have.Engine, have.Release.ID, have.Engine, r.ID),
-			"engine", have.Engine, "installed", have.Release.ID, "release", r.ID)
+		j.block(berth.BlockInstalledOther, fmt.Sprintf("%s is installed with release %s. Replace it, keeping the models.", have.Engine, have.Release.ID),
+			"engine", have.Engine, "installed", have.Release.ID, "release", r.ID).Commands = []string{"berth update " + have.Engine + " --release " + r.ID}
 	}
 }
 

@@ -214,6 +214,14 @@ var goodCases = []planCase{
 		in.PullBegan = true
 		in.Facts.Disk[1].FreeBytes = 1e9
 	}},
+	{"update_newest", "what is installed is the newest: nothing is to be done", func(in *JudgeInput) {
+		in.Kind, in.ImagePresent = berth.OperationUpdate, answer(true)
+		in.Installations = []berth.Installation{{Host: "local", Engine: "vllm", Release: berth.ReleaseRef{ID: "vllm-0.31.0-r1"}, Image: berth.Image{Digest: imageSum}, Status: berth.InstallationReady}}
+	}},
+	{"no_gpu_cpu_release", "an engine with a release for the CPU: that is the way out", func(in *JudgeInput) {
+		in.Facts.GPU = berth.GPUFacts{Cards: []berth.GPU{}}
+		in.CPURelease = "vllm-cpu-r1"
+	}},
 	{"installed_unreachable", "a recorded image behind a Docker that does not answer is not taken for absent", func(in *JudgeInput) {
 		unreachable(in)
 		in.Facts.User.GroupConfigured = false

@@ -95,7 +95,7 @@ func (j *judgement) noCard() {
 		if !j.known(FactPCI, true) {
 			return
 		}
-		j.block(berth.BlockNoGPU, "There is no NVIDIA card in this machine. Choose a release that runs on the CPU (berth engine ls), or a host with a card.")
+		j.noGPU()
 		return
 	}
 	if g.SMI != "" && g.Module != "" && (g.SMIError == "" || strings.Contains(strings.ToLower(g.SMIError), "no devices")) {
@@ -107,6 +107,22 @@ func (j *judgement) noCard() {
 		return
 	}
 	j.driverMissing()
+}
+
+// noGPU names the way out that there is: a release for the CPU, if the engine has
+// one.
+func (j *judgement) noGPU() {
+	r := j.in.Release
+	switch {
+	case r == nil:
+		j.block(berth.BlockNoGPU, "There is no NVIDIA card in this machine. Use a host with a card.")
+	case j.in.CPURelease != "":
+		j.block(berth.BlockNoGPU, fmt.Sprintf("There is no NVIDIA card in this machine. Take the release of %s that runs on the CPU, or a host with a card.", r.Engine)).
+			Commands = []string{"berth setup " + r.Engine + " --release " + j.in.CPURelease}
+	default:
+		j.block(berth.BlockNoGPU, fmt.Sprintf("There is no NVIDIA card in this machine, and %s runs on nothing else. Use a host with a card, or an engine whose device is cpu.", r.Engine)).
+			Commands = []string{"berth engine ls"}
+	}
 }
 
 func (j *judgement) driverMissing() {

@@ -34,6 +34,10 @@ func (s opState) planned(in opInput) (opStep, error) {
 		return s.goOn(in)
 	}
 	s.show(e.Plan)
+	if s.Op.Kind == berth.OperationUpdate && e.Plan.AdoptsExisting && len(e.Plan.Changes) == 0 { // it is the newest already
+		s.Next = nil
+		return s.won(berth.PhaseReady)
+	}
 	if s.Op.ApprovedDigest != e.Plan.Digest {
 		s.Op.Error = nil
 		if asked {
@@ -137,44 +141,9 @@ func reloginError(p *berth.Plan) *berth.OpError {
 // standsAgainst is the first reason why p cannot be carried out; nil = none. The
 // plan keeps them all.
 func standsAgainst(p *berth.Plan) *berth.OpError {
-	if len(p.Blockers) == 0 {
-		if p.Availability == berth.Unsupported {
-			why := "this kind of host cannot be set up"
-			if len(p.Notices) > 0 {
-				why = p.Notices[0]
-			}
-			return opError(berth.Errorf(berth.CodeUnsupported, "%s", why))
-		}
+	refusal := p.Refusal()
+	if refusal == nil {
 		return nil
 	}
-	first := p.Blockers[0]
-	err := berth.Errorf(blockerCode(berth.BlockerReason(first.Reason)), "%s", first.Message).WithFact("reason", first.Reason)
-	for k, v := range first.Params {
-		if k != "reason" {
-			err = err.WithFact(k, v)
-		}
-	}
-	switch {
-	case first.Reason == string(berth.BlockNotInstalled):
-		err = err.WithHint("berth engine ls shows what is installed")
-	case len(first.Commands) > 0:
-		err = err.WithHint("run: " + strings.Join(first.Commands, "; "))
-	}
-	return opError(err)
-}
-
-func blockerCode(r berth.BlockerReason) berth.Code {
-	switch r {
-	case berth.BlockRelogin:
-		return berth.CodeReloginRequired
-	case berth.BlockRecipeRefused:
-		return berth.CodeHostStepInvalid
-	case berth.BlockRelease, berth.BlockManifest:
-		return berth.CodeReleaseNotFound
-	case berth.BlockInstalledOther, berth.BlockEngineMismatch:
-		return berth.CodeConflict
-	case berth.BlockNotInstalled:
-		return berth.CodeNotFound
-	}
-	return berth.CodePrerequisiteBlocked
+	return opError(refusal)
 }

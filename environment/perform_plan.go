@@ -136,6 +136,9 @@ func (p *performer) examine(ctx context.Context, q question, afresh bool) (berth
 		return berth.Plan{}, err
 	}
 	if q.target.Engine != "" {
+		if cpu, err := p.cfg.Releases.LatestForCPU(q.target.Engine, in.Platform); err == nil {
+			in.CPURelease = cpu.ID
+		}
 		if in.Release, err = p.release(q, facts, in.Platform); err != nil {
 			return berth.Plan{}, err
 		}

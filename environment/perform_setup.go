@@ -104,7 +104,7 @@ func (h *provisioner) fetch(ctx context.Context, act opAct, image berth.Image, s
 	}
 	act.Report(first)
 	if err := h.Containers.Pull(ctx, image, act.Report); err != nil {
-		return fmt.Errorf("pull %s: %w", image.Reference(), err)
+		return err // it names the image
 	}
 	return nil
 }

@@ -132,7 +132,7 @@ func (j *judgement) engineChanges() {
 		j.change(berth.ChangePullImage, false, "Pull "+r.Engine+" "+r.Version, "by its digest, so that it is what the release names",
 			"image", p.Image.Reference()).Bytes = p.Image.DownloadBytes
 	}
-	if have := installationOf(j.in.Installations, j.in.Target); p.Kind == berth.OperationUpdate && have != nil {
+	if have := installationOf(j.in.Installations, j.in.Target); p.Kind == berth.OperationUpdate && have != nil && have.Release.ID != r.ID {
 		j.change(berth.ChangeStopContainers, false, "Stop what "+r.Engine+" has loaded, and go over from "+have.Release.ID, "two releases never run side by side",
 			"engine", r.Engine, "from", have.Release.ID, "to", r.ID)
 		if have.Image.Digest != p.Image.Digest {

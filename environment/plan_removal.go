@@ -73,7 +73,7 @@ type removal struct {
 func (r *removal) engine() {
 	have := installationOf(r.in.Installations, r.in.Target)
 	if have == nil {
-		r.block(berth.BlockNotInstalled, fmt.Sprintf("%s is not installed here, so there is nothing to remove. See what is: berth engine ls", r.in.Target.Engine), "engine", r.in.Target.Engine)
+		r.block(berth.BlockNotInstalled, fmt.Sprintf("%s is not installed here, so there is nothing to remove.", r.in.Target.Engine), "engine", r.in.Target.Engine)
 		return
 	}
 	image := have.Image

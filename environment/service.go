@@ -211,8 +211,8 @@ func (s *Service) valid(kind berth.OperationKind, t berth.Target, release string
 		return berth.Errorf(berth.CodeInvalidArgument, "a release belongs to the setup or the update of an engine")
 	case kind == berth.OperationUpdate && t.Engine == "":
 		return berth.Errorf(berth.CodeInvalidArgument, "an environment is not updated: set it up again")
-	case !slices.Contains(s.names, t.Host):
-		return berth.Errorf(berth.CodeNotFound, "there is no host %.80q", t.Host).WithHint("there are: " + strings.Join(s.names, ", "))
+	case s.onHost(t.Host) != nil:
+		return s.onHost(t.Host)
 	case release != "":
 		_, err := s.cfg.Releases.Get(release)
 		return err
@@ -220,6 +220,14 @@ func (s *Service) valid(kind berth.OperationKind, t berth.Target, release string
 		return s.cfg.Releases.Known(t.Engine)
 	}
 	return nil
+}
+
+// onHost is CodeNotFound for a host that there is not.
+func (s *Service) onHost(host string) error {
+	if slices.Contains(s.names, host) {
+		return nil
+	}
+	return berth.Errorf(berth.CodeNotFound, "there is no host %.80q", host).WithHint("there are: " + strings.Join(s.names, ", "))
 }
 
 // Release shows a release that is known, without a network.

@@ -59,6 +59,10 @@ func (s *Service) begin(ctx context.Context, key, fingerprint string, op berth.O
 	snap, created, err := s.runner.Begin(ctx, durable.BeginRequest[opState]{
 		ID: id, State: state, Plan: step.Plan, IdempotencyKey: key, Fingerprint: fingerprint, BusyKey: step.BusyKey, Events: step.Events,
 	})
+	if holder := berth.AsError(err); err != nil && holder.Facts["busy_key"] != "" {
+		err = berth.Errorf(berth.CodeConflict, "the operation %s is not over on %s", holder.Facts["holder"], op.Target.Host).WithFact("holder", holder.Facts["holder"]).
+			WithHint("berth op show " + holder.Facts["holder"] + " says what it does or waits for; berth op cancel ends it")
+	}
 	if err != nil {
 		return op, false, err
 	}
@@ -81,6 +85,11 @@ func (s *Service) Get(ctx context.Context, id string) (berth.Operation, error) {
 // limit bounds the page (0 = durable.MaxPage). With a host a page may be shorter
 // than that and yet not be the last.
 func (s *Service) Operations(ctx context.Context, host, after string, limit int) (berth.Operations, error) {
+	if host != "" {
+		if err := s.onHost(host); err != nil {
+			return berth.Operations{}, err
+		}
+	}
 	list, next, err := s.runner.List(ctx, durable.Query{After: after, Limit: limit})
 	if err != nil {
 		return berth.Operations{}, err
@@ -148,6 +157,9 @@ func view(snap durable.Snapshot[opState]) berth.Operation {
 // CodeOperationLive while one is at work. What they describe stays.
 func (s *Service) Reset(ctx context.Context, host string) (berth.ResetResult, error) {
 	var ids []string
+	if err := s.onHost(host); err != nil {
+		return berth.ResetResult{}, err
+	}
 	q := durable.Query{}
 	for {
 		list, next, err := s.runner.List(ctx, q)
@@ -158,7 +170,8 @@ func (s *Service) Reset(ctx context.Context, host string) (berth.ResetResult, er
 			switch {
 			case o.State.Op.Target.Host != host:
 			case !o.Record.Terminal:
-				return berth.ResetResult{}, berth.Errorf(berth.CodeOperationLive, "the operation %s on %s is %s", o.Record.ID, host, o.State.Op.Phase).WithFact("holder", o.Record.ID)
+				return berth.ResetResult{}, berth.Errorf(berth.CodeOperationLive, "the operation %s on %s is %s", o.Record.ID, host, o.State.Op.Phase).WithFact("holder", o.Record.ID).
+					WithHint("wait for it, or: berth op cancel " + o.Record.ID)
 			default:
 				ids = append(ids, o.Record.ID)
 			}
@@ -183,6 +196,9 @@ func (s *Service) Diagnostics(ctx context.Context, host string) (berth.Diagnosti
 	d := berth.Diagnostics{
 		V: 1, Version: s.cfg.Version, At: s.cfg.Now().UTC(), Installations: []berth.Installation{},
 		Operations: []berth.Operation{}, HostChanges: []berth.HostChange{}, Releases: []berth.ReleaseRef{},
+	}
+	if err := s.onHost(host); err != nil {
+		return d, err
 	}
 	h, err := s.does.at(host)
 	if err != nil {

@@ -308,6 +308,23 @@ func TestConsent(t *testing.T) {
 	g.phase(op.ID, berth.PhaseReady)
 }
 
+// An update to what is installed already changes nothing: what is loaded goes on.
+func TestUpdateToTheNewest(t *testing.T) {
+	g := newRig(t)
+	g.phase(g.agreed(berth.BeginOperation{}).ID, berth.PhaseReady)
+	before := g.installed()
+	g.m.set(func() { g.m.calls = nil })
+	op := g.phase(g.begin(berth.BeginOperation{Kind: berth.OperationUpdate}).ID, berth.PhaseReady)
+	g.m.set(func() {
+		if slices.ContainsFunc(g.m.calls, func(c string) bool { return strings.HasPrefix(c, "unload") || strings.HasPrefix(c, "pull") }) {
+			t.Errorf("it did %q", g.m.calls)
+		}
+	})
+	if len(op.Plan.Changes) != 0 || g.installed().Operation != before.Operation {
+		t.Errorf("%+v", op.Plan)
+	}
+}
+
 // A release that is added while a person reads does not change what they read.
 func TestAReleaseIsSettledByTheFirstPlan(t *testing.T) {
 	g := newRig(t)

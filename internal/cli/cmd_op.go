@@ -63,9 +63,7 @@ failed or were cancelled and can be resumed. With --all also those that are done
 				return err
 			}
 			if !all {
-				list = slices.DeleteFunc(list, func(op berth.Operation) bool {
-					return op.Phase == berth.PhaseReady || op.Phase == berth.PhaseRemoved
-				})
+				list = ofConcern(list)
 			}
 			if a.flags.json {
 				return a.answer(operationList{version1, list})
@@ -78,8 +76,20 @@ failed or were cancelled and can be resumed. With --all also those that are done
 		},
 	}
 	cmd.Flags().StringVar(&on, "on", "", "only operations on this `HOST`")
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "those that are done too")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "those that are done or dealt with, too")
 	return cmd
+}
+
+// ofConcern are the operations that are at work or wait, and of each target the
+// last one where that failed or was cancelled: an older failure was dealt with.
+// The list has the newest first.
+func ofConcern(list []berth.Operation) []berth.Operation {
+	newer := map[berth.Target]bool{}
+	return slices.DeleteFunc(slices.Clone(list), func(op berth.Operation) bool {
+		settled := newer[op.Target]
+		newer[op.Target] = true
+		return op.Phase == berth.PhaseReady || op.Phase == berth.PhaseRemoved || op.Phase.Terminal() && settled
+	})
 }
 
 func phaseText(op berth.Operation) string {
@@ -126,7 +136,7 @@ func (a *app) printOperation(op berth.Operation) error {
 	if op.Error != nil {
 		line("error", op.Error.Detail+" ("+string(op.Error.Code)+")")
 		if op.Error.Hint != "" {
-			line("", "hint: "+op.Error.Hint)
+			line("", "hint: "+withID(op.Error.Hint, op.ID))
 		}
 	}
 	if step := op.HostStep; op.Phase == berth.PhaseAwaitingHostStep && step != nil && len(step.Command) > 0 {
@@ -233,9 +243,21 @@ cache; berth op resume takes the operation up again.`,
 			if err != nil {
 				return err
 			}
+			if op.Phase == berth.PhaseReady || op.Phase == berth.PhaseRemoved {
+				return berth.Errorf(berth.CodeConflict, "%s had ended before: it is %s", operationTitle(op), op.Phase).WithFact("operation", op.ID).
+					WithHint(doneHint(op))
+			}
 			return a.operationAnswer(op)
 		},
 	}
+}
+
+// doneHint is how what an operation did is undone.
+func doneHint(op berth.Operation) string {
+	if op.Phase == berth.PhaseRemoved || op.Target.Engine == "" {
+		return "berth op show " + op.ID
+	}
+	return "berth remove " + op.Target.Engine + " takes it away again"
 }
 
 // operationAnswer answers with where an operation stands now.

@@ -264,6 +264,9 @@ func (a *app) reinstall(cmd *cobra.Command, args []string, f *changeFlags) error
 			return berth.Errorf(berth.CodeConsentRequired, "nobody is here to agree to the removal that comes first; nothing was changed").
 				WithFact("digest", plan.Digest).WithHint("berth setup " + b.Target.Engine + " --reinstall --yes")
 		case !a.ask(ctx, "Remove this, then set up "+b.Release+"?"):
+			if ctx.Err() != nil {
+				return berth.Errorf(berth.CodeInterrupted, "interrupted; nothing was changed")
+			}
 			return berth.Errorf(berth.CodeConsentRequired, "the removal was not approved; nothing was changed").WithHint("berth setup " + b.Target.Engine + " --reinstall --plan shows it again")
 		}
 	}
@@ -299,10 +302,19 @@ func (a *app) joinOperation(ctx context.Context, api API, b berth.BeginOperation
 		return berth.Operation{}, conflict
 	}
 	if !sameChange(op, b) {
-		return berth.Operation{}, berth.AsError(conflict).WithHint("wait for it (berth op show " + id + "), or end it: berth op cancel " + id)
+		return berth.Operation{}, inTheWay(op)
 	}
 	a.note("%s is at work already; following %s", operationTitle(op), id)
 	return op, nil
+}
+
+// inTheWay says what the operation is that another has to wait for.
+func inTheWay(op berth.Operation) error {
+	hint := "wait for it (berth op show " + op.ID + "), or end it: berth op cancel " + op.ID
+	if op.Phase == berth.PhaseAwaitingConsent {
+		hint = "berth op resume " + op.ID + ", or end it: berth op cancel " + op.ID
+	}
+	return berth.Errorf(berth.CodeConflict, "%s is not over: it is %s", operationTitle(op), op.Phase).WithFact("holder", op.ID).WithHint(hint)
 }
 
 // sameChange reports whether an operation is what would be begun: a
@@ -331,13 +343,8 @@ func (a *app) showPlanOf(ctx context.Context, b berth.BeginOperation) error {
 	} else {
 		err = renderPlan(a.env.Stdout, p, a.columns(), a.colours(a.env.Stdout), true)
 	}
-	switch {
-	case err != nil:
-		return err
-	case p.Availability == berth.Unsupported:
-		return exitStatus(berth.ExitFailed) // the plan says why
-	case !p.Feasible():
-		return exitStatus(berth.ExitNeedsPerson)
+	if refusal := p.Refusal(); err == nil && refusal != nil {
+		return exitStatus(berth.ExitCode(refusal)) // that of an operation; the plan says why
 	}
-	return nil
+	return err
 }

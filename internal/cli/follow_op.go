@@ -41,6 +41,10 @@ func (a *app) follow(ctx context.Context, api API, op berth.Operation, agree con
 	f := &follower{a: a, api: api, agree: agree, bar: opBar{a: a}}
 	op, err := f.run(ctx, op)
 	f.bar.clear()
+	if ctx.Err() != nil && op.Phase == berth.PhaseAwaitingConsent {
+		a.note("\n%s waits for your consent\n  approve: berth op resume %s\n  cancel:  berth op cancel %s", operationTitle(op), op.ID, op.ID)
+		return berth.Errorf(berth.CodeInterrupted, "interrupted; the operation %s waits for your consent", op.ID)
+	}
 	if ctx.Err() != nil && !op.Phase.Terminal() {
 		a.note("\n%s goes on without this command\n  look:   berth op show %s\n  cancel: berth op cancel %s", operationTitle(op), op.ID, op.ID)
 		return berth.Errorf(berth.CodeInterrupted, "interrupted; the operation %s goes on", op.ID)
@@ -159,6 +163,7 @@ func (f *follower) consent(ctx context.Context, op berth.Operation) (berth.Opera
 		return op, berth.Errorf(berth.CodePlanChanged, "the plan is no longer the one that was approved; nothing was changed").
 			WithFact("digest", op.PlanDigest).WithFact("operation", op.ID).WithHint("look at it, then: berth op resume " + op.ID + " --approve " + op.PlanDigest)
 	case len(op.Plan.Changes) == 0: // nothing to agree to
+	case f.asked == op.PlanDigest: // asked again by the next daemon, for the same
 	case f.agree.yes && !changed:
 		f.a.showPlan(f.a.env.Stderr, *op.Plan)
 	case f.a.canAsk():
@@ -198,15 +203,34 @@ func away(err error) bool {
 }
 
 // refused ends an operation that nobody wants: nothing of it was done, and it
-// would only stand in the way of the next one.
+// would only stand in the way of the next one. Somebody else may have approved it
+// while the question stood; that is not for this answer to end.
 func (f *follower) refused(ctx context.Context, op berth.Operation) (berth.Operation, error) {
 	if ctx.Err() != nil {
 		return op, ctx.Err()
 	}
-	if next, err := f.api.CancelOperation(ctx, op.ID); err == nil {
-		op = next
+	now, err := f.api.Operation(ctx, op.ID)
+	if err == nil && now.Phase != berth.PhaseAwaitingConsent {
+		return now, berth.Errorf(berth.CodeConsentRequired, "it was decided meanwhile: %s is %s", operationTitle(now), now.Phase).
+			WithFact("operation", op.ID).WithHint("berth op show " + op.ID)
 	}
-	return op, berth.Errorf(berth.CodeConsentRequired, "the plan was not approved; nothing was changed").WithHint("berth probe shows it again")
+	if err == nil {
+		now, err = f.api.CancelOperation(ctx, op.ID)
+	}
+	if err != nil {
+		return op, berth.Errorf(berth.CodeConsentRequired, "the plan was not approved, and it could not be ended: it waits still (%s)", berth.AsError(err).Detail).
+			WithFact("operation", op.ID).WithHint("berth op cancel " + op.ID)
+	}
+	return now, berth.Errorf(berth.CodeConsentRequired, "the plan was not approved; nothing was changed").WithHint(planCommand(op) + " shows it again")
+}
+
+// planCommand is what shows the plan of an operation like this one.
+func planCommand(op berth.Operation) string {
+	what := op.Target.Engine
+	if what == "" {
+		what = "--environment"
+	}
+	return oneLine("berth "+string(op.Kind)+" "+what+" --plan", 0)
 }
 
 // canAsk reports whether a person sits at a terminal and can be asked.
@@ -273,14 +297,24 @@ func outcomeOf(op berth.Operation) error {
 		e = e.WithFact(key, value)
 	}
 	e = berth.AsError(e.WithFact("operation", op.ID)) // with the catalogue's hint, where it has none
-	const resume = "berth op resume"
 	switch {
+	case e.Code == berth.CodeUnsupported: // it never will be possible
 	case e.Hint == "":
-		e.Hint = resume + " " + op.ID
-	case !strings.Contains(e.Hint, op.ID):
-		e.Hint = strings.Replace(e.Hint, resume, resume+" "+op.ID, 1) // so that it can be copied
+		e.Hint = resumeCommand + " " + op.ID
+	default:
+		e.Hint = withID(e.Hint, op.ID)
 	}
 	return e
+}
+
+const resumeCommand = "berth op resume"
+
+// withID puts the operation into a hint, so that it can be copied.
+func withID(hint, id string) string {
+	if strings.Contains(hint, id) {
+		return hint
+	}
+	return strings.Replace(hint, resumeCommand, resumeCommand+" "+id, 1)
 }
 
 // operationTitle says what an operation is: "setup of vllm on local".

@@ -14,7 +14,7 @@ import (
 
 func TestOpCommands(t *testing.T) {
 	failed := toyOp(berth.PhaseFailed, 3, func(op *berth.Operation) {
-		op.ID = "op-0000000000000001"
+		op.ID, op.Target.Engine = "op-0000000000000001", "other"
 		op.Error = &berth.OpError{Code: berth.CodePullFailed, Detail: "the registry\x1b went away", Hint: "berth op resume goes on from there"}
 	})
 	waiting := toyOp(berth.PhaseAwaitingHostStep, 4, toyStep("/none"))
@@ -24,6 +24,14 @@ func TestOpCommands(t *testing.T) {
 		d.machine.list = list
 		d.machine.states = []berth.Operation{waiting, toyOp(berth.PhaseReady, 9)}
 		return d, d.run(t.Context())
+	}
+	// A failure that was dealt with, and what is done, are of no concern.
+	old := toyOp(berth.PhaseFailed, 1)
+	if got := ofConcern([]berth.Operation{waiting, failed, old, toyOp(berth.PhaseReady, 9)}); len(got) != 2 || got[1].ID != failed.ID {
+		t.Errorf("%+v", got)
+	}
+	if got := ofConcern([]berth.Operation{toyOp(berth.PhaseReady, 9), old}); len(got) != 0 {
+		t.Errorf("%+v", got)
 	}
 	var all strings.Builder
 	for _, args := range [][]string{

@@ -72,11 +72,40 @@ func TestSetupAsksThenDoes(t *testing.T) {
 func TestSetupRefused(t *testing.T) {
 	for _, answer := range []string{"n\n", "\n", "maybe\n", "\x04"} {
 		d := newDesk(t, typed(answer), nil, "setup", "toy")
-		d.machine.states = []berth.Operation{toyOp(berth.PhaseAwaitingConsent, 1), toyOp(berth.PhaseReady, 2)}
+		d.machine.states = []berth.Operation{toyOp(berth.PhaseAwaitingConsent, 1)}
 		got := d.run(t.Context())
 		if got.code != berth.ExitNeedsPerson || got.stdout != "" || len(d.machine.resumed) != 0 || len(d.machine.canceled) != 1 {
 			t.Errorf("%q: %+v, resumed %v, cancelled %v", answer, got, d.machine.resumed, d.machine.canceled)
 		}
+	}
+}
+
+// A "no" that comes after somebody else has approved ends nothing, and does not
+// say that nothing was changed; nor does one that the daemon never heard.
+func TestALateNo(t *testing.T) {
+	d := newDesk(t, typed("n\n"), nil, "setup", "toy")
+	d.machine.states = []berth.Operation{toyOp(berth.PhaseAwaitingConsent, 1), toyOp(berth.PhasePulling, 2)}
+	got := d.run(t.Context())
+	if got.code != berth.ExitNeedsPerson || len(d.machine.canceled) != 0 || strings.Contains(got.stderr, "nothing was changed") || !strings.Contains(got.stderr, "decided meanwhile") {
+		t.Errorf("%+v, cancelled %v", got, d.machine.canceled)
+	}
+	d = newDesk(t, typed("n\n"), nil, "setup", "toy")
+	d.machine.states = []berth.Operation{toyOp(berth.PhaseAwaitingConsent, 1)}
+	d.machine.onLook = func(int) error { return berth.Errorf(berth.CodeDaemonNotRunning, "no daemon answers") }
+	got = d.run(t.Context())
+	if got.code != berth.ExitNeedsPerson || strings.Contains(got.stderr, "nothing was changed") || !strings.Contains(got.stderr, "berth op cancel "+testOp) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// An approval that the next daemon asks for again, for the same plan, is given
+// without asking the person twice.
+func TestApprovedOnce(t *testing.T) {
+	d := newDesk(t, typed("y\n"), nil, "setup", "toy")
+	d.machine.states = []berth.Operation{toyOp(berth.PhaseAwaitingConsent, 1), toyOp(berth.PhaseAwaitingConsent, 3), toyOp(berth.PhasePulling, 4), toyOp(berth.PhaseReady, 5)}
+	got := d.run(t.Context())
+	if got.code != 0 || len(d.machine.resumed) != 2 || strings.Count(got.stderr, "[y/N]") != 1 {
+		t.Errorf("%+v, resumed %v", got, d.machine.resumed)
 	}
 }
 
