@@ -95,8 +95,15 @@ func sqliteCode(err error) int {
 	return 0
 }
 
+// noRoomToShare reports that the file that several processes share could not
+// grow, which is what a full disk looks like there.
+func noRoomToShare(err error) bool {
+	var e *driver.Error
+	return errors.As(err, &e) && e.Code() == codes.SQLITE_IOERR_SHMSIZE
+}
+
 func storeFailed(what, path string, err error) *berth.Error {
-	if full := sqliteCode(err) == codes.SQLITE_FULL || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, berth.CodeDiskFull); full {
+	if full := sqliteCode(err) == codes.SQLITE_FULL || noRoomToShare(err) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, berth.CodeDiskFull); full {
 		cause := berth.Errorf(berth.CodeDiskFull, "the disk of %s is full: %w", path, err)
 		return berth.Errorf(berth.CodeStoreFailed, "%s: %w", what, cause).
 			WithFact("path", path).WithFact("cause", string(berth.CodeDiskFull)).

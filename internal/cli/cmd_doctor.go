@@ -72,6 +72,7 @@ func (a *app) findings(ctx context.Context, paths berth.Paths) []berth.Finding {
 	add := func(f ...berth.Finding) { all = append(all, f...) }
 	add(checkDir("state-dir", paths.State, "--state-dir"))
 	add(checkDir("runtime-dir", paths.Runtime, "--runtime-dir"))
+	add(checkDir("machine-dir", paths.Machine, "--machine-dir"))
 	add(checkSocketPath(paths), a.checkXDGRuntime(), checkLinger(a.env.Getenv), checkCgroup(), checkPidfd())
 	self, err := a.env.Executable()
 	if err != nil {

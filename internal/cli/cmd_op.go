@@ -159,7 +159,7 @@ func (a *app) printOperation(op berth.Operation) error {
 
 func progressState(op berth.Operation) string {
 	if op.Progress != nil {
-		return progressText(op, 0)
+		return progressText(op, 0, 0, 0)
 	}
 	if op.CancelAsked && !op.Phase.Terminal() {
 		return string(op.Phase) + ", will be cancelled"

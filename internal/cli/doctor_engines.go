@@ -40,7 +40,7 @@ func ladder(p berth.Plan) []berth.Finding {
 	if f.GPU.OnBus > 0 || len(f.GPU.Cards) > 0 {
 		out = append(out, rungModule(p), rungCards(f))
 	}
-	out = append(out, rungDocker(f))
+	out = append(out, rungDocker(p))
 	if len(f.GPU.Cards) > 0 && f.Docker.Reachable {
 		out = append(out, rungDevice(p))
 	}
@@ -96,8 +96,8 @@ func rungCards(f *berth.Facts) berth.Finding {
 	return r
 }
 
-func rungDocker(f *berth.Facts) berth.Finding {
-	d := f.Docker
+func rungDocker(p berth.Plan) berth.Finding {
+	f, d := p.Facts, p.Facts.Docker
 	r := berth.Finding{Check: "docker", Status: findingOK, Detail: fmt.Sprintf("%s, API %s", d.Version, d.API)}
 	switch {
 	case d.Reachable:
@@ -107,8 +107,27 @@ func rungDocker(f *berth.Facts) berth.Finding {
 		r.Status, r.Detail, r.Fix = findingWarn, "the group docker is not effective in this login yet", "log out and in again, then: berth up"
 	default:
 		r.Status, r.Detail, r.Fix = findingWarn, "Docker does not answer you: "+d.Error, "berth setup --environment"
+		if b := dockerBlocker(p); b != nil { // a setup would say the same
+			if r.Fix = b.Message; len(b.Commands) > 0 {
+				r.Fix = strings.Join(b.Commands, "; ")
+			}
+		}
 	}
 	return r
+}
+
+// dockerBlocker is what stands against Docker here, and a person must mend; nil =
+// nothing.
+func dockerBlocker(p berth.Plan) *berth.PlanNote {
+	for i, b := range p.Blockers {
+		switch berth.BlockerReason(b.Reason) {
+		case berth.BlockDockerSnap, berth.BlockDockerRootless, berth.BlockDockerDesktop, berth.BlockPodmanDocker, berth.BlockDockerUnrecognised,
+			berth.BlockDockerAccess, berth.BlockDockerService, berth.BlockDockerCLI, berth.BlockGroupManual, berth.BlockDistribution, berth.BlockManualInstall,
+			berth.BlockImmutableOS, berth.BlockNoSystemd:
+			return &p.Blockers[i]
+		}
+	}
+	return nil
 }
 
 // rungDevice looks whether a container can be given the card that the plan

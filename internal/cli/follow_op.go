@@ -138,6 +138,7 @@ func (f *follower) next(ctx context.Context, id string) (berth.Operation, error)
 		if !away(err) || ctx.Err() != nil {
 			return op, err
 		}
+		f.bar.away()
 		now := f.a.env.Now()
 		if since.IsZero() {
 			since = now

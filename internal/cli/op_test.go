@@ -177,6 +177,7 @@ func TestLadder(t *testing.T) {
 		{"driver was upgraded", func(f *berth.Facts) { f.GPU.Library, f.GPU.SMIError = "580.2", "mismatch" }, "gpu-bus:ok gpu-driver:fail gpu-cards:fail docker:ok gpu-device:ok"},
 		{"no driver", func(f *berth.Facts) { f.GPU.Module, f.GPU.Cards = "", nil }, "gpu-bus:ok gpu-driver:warn gpu-cards:warn docker:ok"},
 		{"no Docker", func(f *berth.Facts) { f.Docker = berth.DockerFacts{} }, "gpu-bus:ok gpu-driver:ok gpu-cards:ok docker:warn"},
+		{"a Docker of somebody", func(f *berth.Facts) { f.Docker = berth.DockerFacts{CLI: "/usr/local/bin/docker", Error: "no socket"} }, "gpu-bus:ok gpu-driver:ok gpu-cards:ok docker:warn"},
 		{"another card in the spec", func(f *berth.Facts) { f.Docker.CDIDevices = []string{"nvidia.com/gpu=GPU-2"} }, "gpu-bus:ok gpu-driver:ok gpu-cards:ok docker:ok gpu-device:warn"},
 		{"CDI is off", func(f *berth.Facts) { f.Docker.CDI = false }, "gpu-bus:ok gpu-driver:ok gpu-cards:ok docker:ok gpu-device:warn"},
 		{"the runtime", func(f *berth.Facts) { f.Docker.CDI, f.Docker.Runtimes = false, []string{"runc", "nvidia"} }, "gpu-bus:ok gpu-driver:ok gpu-cards:ok docker:ok gpu-device:ok"},
@@ -191,11 +192,17 @@ func TestLadder(t *testing.T) {
 		if c.name == "driver was upgraded" {
 			p.Blockers = []berth.PlanNote{{Reason: string(berth.BlockDriverMismatch)}}
 		}
+		if c.name == "a Docker of somebody" {
+			p.Blockers = []berth.PlanNote{{Reason: string(berth.BlockDockerUnrecognised), Message: "start that Docker"}}
+		}
 		if c.name == "checked under other versions" {
 			p.Warnings = []berth.PlanNote{{Reason: string(berth.WarnVersions), Message: "it changed", Commands: []string{"berth setup vllm --release vllm-1"}}}
 		}
 		for _, r := range ladder(p) {
 			got = append(got, r.Check+":"+r.Status)
+			if c.name == "a Docker of somebody" && r.Check == "docker" && r.Fix != "start that Docker" {
+				t.Errorf("%+v", r)
+			}
 			if (r.Status == findingFail || r.Status == findingWarn) && r.Fix == "" || r.Detail == "" {
 				t.Errorf("%s: %+v", c.name, r)
 			}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/term"
 
@@ -25,6 +26,7 @@ type opBar struct {
 	from  int64     // done when the stage was first seen, or began anew
 	at    time.Time // when that was
 	last  int64     // done, as it was shown last
+	moved time.Time // when that last changed
 }
 
 func (b *opBar) show(op berth.Operation) {
@@ -35,7 +37,7 @@ func (b *opBar) show(op berth.Operation) {
 	now := b.a.env.Now()
 	news := op.Phase != b.phase
 	if news {
-		b.phase, b.since, b.stage = op.Phase, now, ""
+		b.phase, b.since, b.stage, b.moved = op.Phase, now, "", now
 	}
 	var done, tenth int64
 	if p := op.Progress; p != nil {
@@ -46,6 +48,9 @@ func (b *opBar) show(op berth.Operation) {
 		if p.Done < b.last { // the next daemon has begun it anew
 			b.from, b.at = p.Done, now
 		}
+		if p.Done != b.last || news {
+			b.moved = now
+		}
 		b.last = p.Done
 		if p.Total > 0 {
 			tenth = p.Done * 10 / p.Total
@@ -54,7 +59,7 @@ func (b *opBar) show(op berth.Operation) {
 	if !isTerminal(b.a.env.Stderr) {
 		if news || tenth > b.tenth {
 			b.tenth = tenth
-			b.a.tell("%s\n", progressText(op, 0))
+			b.a.tell("%s\n", progressText(op, 0, 0, 0))
 		}
 		return
 	}
@@ -65,8 +70,29 @@ func (b *opBar) show(op berth.Operation) {
 	if took := now.Sub(b.at); took >= time.Second && done > b.from {
 		rate = int64(float64(done-b.from) / took.Seconds())
 	}
+	still := now.Sub(b.moved)
+	if still < stillAfter {
+		still = 0
+	} else {
+		rate = 0 // it was the speed of before
+	}
+	b.draw(progressText(op, rate, still, max(0, widthOf(b.a.env.Stderr)-1)))
+}
+
+// stillAfter is when a person is told that nothing moves: an operation that
+// computes or waits looks like one that hangs.
+const stillAfter = 5 * time.Second
+
+func (b *opBar) draw(text string) {
 	b.drawn = true
-	b.a.tell("\r\x1b[K%s", cut(progressText(op, rate), max(0, widthOf(b.a.env.Stderr)-1)))
+	b.a.tell("\r\x1b[K%s", text)
+}
+
+// away says that the daemon does not answer now.
+func (b *opBar) away() {
+	if b.drawn {
+		b.draw(cut("waiting for the daemon…", max(0, widthOf(b.a.env.Stderr)-1)))
+	}
 }
 
 // clear takes the line away, so that something else can be written.
@@ -79,44 +105,80 @@ func (b *opBar) clear() {
 
 const barWidth = 24
 
-// progressText is one line of an operation at work. rate is in units a second;
-// 0 = not known.
-func progressText(op berth.Operation, rate int64) string {
+// progressText is one line of an operation at work, in at most width characters;
+// 0 = as many as it takes. rate is in units a second, 0 = not known; still is how
+// long nothing has moved, 0 = it moves. What matters least goes first where the
+// line is narrow: the bar, the speed, the counts.
+func progressText(op berth.Operation, rate int64, still time.Duration, width int) string {
+	p := op.Progress
+	if p == nil {
+		return cut(progressHead(op)+"…"+stillText(still), width)
+	}
+	share, counts, bar := progressShare(*p)
+	speed, left := progressSpeed(*p, rate)
+	note := stillText(still)
+	if p.Note != "" {
+		note += "  " + p.Note
+	}
+	for _, parts := range [][]string{
+		{bar, share, counts, speed, left, note}, {share, counts, speed, left, note}, {share, counts, left, note}, {share, left, note},
+	} {
+		text := oneLine(progressHead(op)+strings.Join(parts, ""), 0)
+		if width <= 0 || utf8.RuneCountInString(text) <= width {
+			return text
+		}
+	}
+	return cut(oneLine(progressHead(op)+share+note, 0), width)
+}
+
+func progressHead(op berth.Operation) string {
 	text := string(op.Phase)
 	if op.CancelAsked {
 		text += " (cancelling)"
 	}
-	p := op.Progress
-	if p == nil {
-		return text + "…"
-	}
-	if p.Stage != "" {
+	if p := op.Progress; p != nil && p.Stage != "" {
 		text += ": " + p.Stage
 	}
-	count := func(n int64) string {
-		if p.Unit == "bytes" {
-			return planBytes(n)
-		}
-		return fmt.Sprint(n)
+	return text
+}
+
+func stillText(still time.Duration) string {
+	if still <= 0 {
+		return ""
 	}
+	return "  nothing new for " + still.Round(time.Second).String()
+}
+
+// unitText is a number of what a progress counts.
+func unitText(p berth.Progress, n int64) string {
+	if p.Unit == "bytes" {
+		return planBytes(n)
+	}
+	return fmt.Sprint(n)
+}
+
+// progressShare is how far it has come: " 42%", "  3.1 MB of 7.4 MB" and a bar.
+func progressShare(p berth.Progress) (share, counts, bar string) {
 	switch {
 	case p.Total > 0:
-		share := min(max(p.Done, 0), p.Total)
-		full := int(share * barWidth / p.Total)
-		text += fmt.Sprintf(" [%s%s] %d%%  %s of %s", strings.Repeat("#", full), strings.Repeat("-", barWidth-full), share*100/p.Total, count(p.Done), count(p.Total))
+		done := min(max(p.Done, 0), p.Total)
+		full := int(done * barWidth / p.Total)
+		return fmt.Sprintf(" %d%%", done*100/p.Total), "  " + unitText(p, p.Done) + " of " + unitText(p, p.Total),
+			" [" + strings.Repeat("#", full) + strings.Repeat("-", barWidth-full) + "]"
 	case p.Done > 0:
-		text += "  " + count(p.Done)
+		return "", "  " + unitText(p, p.Done), ""
 	}
-	if rate > 0 {
-		text += "  " + count(rate) + "/s"
-		if left := p.Total - p.Done; p.Total > 0 && left > 0 {
-			text += "  " + (time.Duration(left/rate) * time.Second).String() + " left"
-		}
+	return "", "", ""
+}
+
+func progressSpeed(p berth.Progress, rate int64) (speed, left string) {
+	if rate <= 0 {
+		return "", ""
 	}
-	if p.Note != "" {
-		text += "  " + p.Note
+	if rest := p.Total - p.Done; p.Total > 0 && rest > 0 {
+		left = "  " + (time.Duration(rest/rate) * time.Second).String() + " left"
 	}
-	return oneLine(text, 0)
+	return "  " + unitText(p, rate) + "/s", left
 }
 
 // widthOf is the width of a terminal; 0 = it is none.

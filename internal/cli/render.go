@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -45,9 +46,30 @@ func (a *app) reportError(err error) {
 	}
 	a.tell("%s %s\n", a.styled(a.env.Stderr, styleError, "berth:"), oneLine(e.Error(), 0))
 	if e.Hint != "" {
-		a.tell("  %s %s\n", a.styled(a.env.Stderr, styleHint, "hint:"), oneLine(e.Hint, 0))
+		a.tell("  %s %s\n", a.styled(a.env.Stderr, styleHint, "hint:"), oneLine(a.sameHouse(e.Hint), 0))
 	}
 }
+
+// sameHouse gives the commands of a hint the directories that this command was
+// given: without them they would be about another daemon.
+func (a *app) sameHouse(hint string) string {
+	var flags string
+	for _, f := range []struct{ name, value string }{
+		{"--config", a.flags.paths.Config}, {"--machine-dir", a.flags.paths.Machine},
+		{"--runtime-dir", a.flags.paths.Runtime}, {"--state-dir", a.flags.paths.State},
+	} {
+		if f.value != "" {
+			flags += " " + f.name + " " + quoteArgv([]string{f.value})
+		}
+	}
+	if flags == "" {
+		return hint
+	}
+	return bareBerth.ReplaceAllString(hint, "berth"+strings.ReplaceAll(flags, "$", "$$")+" $1")
+}
+
+// bareBerth is a command of berth in a hint.
+var bareBerth = regexp.MustCompile(`\bberth ((?:up|down|op|ps|setup|update|remove|probe|engine|doctor|status|run)\b)`)
 
 // note tells the user something on standard error that is not the answer. With
 // --json there are none: a script reads the problem document from there.

@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"strings"
 	"testing"
 	"time"
+
+	"berth"
 )
 
 // waitFor waits until ok holds.
@@ -17,6 +20,17 @@ func waitFor(t *testing.T, ok func() bool) {
 		case <-deadline:
 			t.Fatal("it did not come true")
 		}
+	}
+}
+
+// A hint's command is about the daemon that this command was given.
+func TestHintsKeepTheDirectories(t *testing.T) {
+	got := runCLI(t, &fakeAPI{err: berth.Errorf(berth.CodeDaemonNotRunning, "no daemon")}, "ps", "--state-dir", "/tmp/a b")
+	if !strings.Contains(got.stderr, "start it with: berth --state-dir '/tmp/a b' up") {
+		t.Errorf("%+v", got)
+	}
+	if got := runCLI(t, &fakeAPI{err: berth.Errorf(berth.CodeDaemonNotRunning, "no daemon")}, "ps"); !strings.Contains(got.stderr, "start it with: berth up") {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"berth"
 )
@@ -479,7 +480,15 @@ func TestProgressText(t *testing.T) {
 		{pulling(berth.Progress{Stage: "check", Done: 2, Total: 5, Note: "a note\x1b[2J"}), 0},
 		{toyOp(berth.PhasePulling, 1, func(op *berth.Operation) { op.CancelAsked = true }), 0},
 	} {
-		lines = append(lines, progressText(c.op, c.rate))
+		lines = append(lines, progressText(c.op, c.rate, 0, 0))
+	}
+	busy := pulling(berth.Progress{Stage: "download", Done: 4_300_000_000, Total: 10_000_000_000, Unit: "bytes", Note: "the connection was lost; trying again"})
+	for _, width := range []int{120, 79, 60, 39, 20} {
+		line := progressText(busy, 57_000_000, 25*time.Second, width)
+		if n := utf8.RuneCountInString(line); n > width {
+			t.Errorf("%d characters at a width of %d", n, width)
+		}
+		lines = append(lines, line)
 	}
 	golden(t, "progress.txt", strings.Join(lines, "\n")+"\n")
 }

@@ -103,6 +103,8 @@ func (d *daemon) openMachine(ctx context.Context) (opened *machine, err error) {
 // the machine cannot be read, or was written by a newer berth.
 func (d *daemon) withoutMachine(err error) {
 	e := berth.AsError(err)
+	// What the catalogue says of the state directory holds of this one.
+	e = e.WithHint(strings.NewReplacer("--state-dir", "--machine-dir", "state directory", "machine directory").Replace(e.Hint))
 	hint := strings.TrimSuffix(e.Hint, ", then: berth up")
 	if hint != "" {
 		hint += ", then: "
