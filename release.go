@@ -109,6 +109,9 @@ type Installation struct {
 	Platform string             `json:"platform"` // "linux/amd64"
 	Status   InstallationStatus `json:"status"`
 	Device   string             `json:"device"` // "gpu" or "cpu": which one it was verified with
+	// Found says that the image was there before this engine was set up: it stays
+	// when the engine is removed.
+	Found bool `json:"found,omitempty"`
 	// CheckImage is set only when this installation, or one before it, pulled it.
 	CheckImage *Image `json:"check_image,omitempty"`
 	// Superseded are images of earlier releases that an update put another in

@@ -97,10 +97,10 @@ func New(cfg Config) (*Client, error) {
 	dialer := net.Dialer{Timeout: c.timeout}
 	c.tr = &http.Transport{
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if c.socket != "" {
-				network, addr = "unix", c.socket
+			if c.socket == "" {
+				return dialer.DialContext(ctx, network, addr)
 			}
-			return dialer.DialContext(ctx, network, addr)
+			return dialOwn(ctx, &dialer, c.socket)
 		},
 		DisableCompression:  true, // the daemon is on this machine
 		MaxIdleConnsPerHost: 4,    // a command line asks one thing at a time; a few serve an SDK's fan-out

@@ -34,7 +34,7 @@ func (c *Client) dialDirect(ctx context.Context, ref string, r berth.AttachReque
 	if _, err := c.do(ctx, call{method: http.MethodGet, path: sessionPath(ref, "/direct"), out: &where}); err != nil {
 		return nil, nil //nolint:nilerr // see above
 	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", where.Socket)
+	conn, err := dialOwn(ctx, &net.Dialer{}, where.Socket)
 	if err != nil {
 		return nil, nil //nolint:nilerr // see above
 	}

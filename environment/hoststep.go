@@ -88,11 +88,20 @@ func (h *provisioner) awaitReceipt(ctx context.Context, act opAct) (opEvent, err
 			return opEvent{}, err
 		}
 		if r != nil {
+			h.dropRequest(ctx, step)
 			return opEvent{Kind: evReceipt, Receipt: r}, nil
 		}
 		if err := h.pause(ctx); err != nil {
 			return opEvent{}, err
 		}
+	}
+}
+
+// dropRequest takes the request of an answered step away: it asks root for
+// nothing any more, also not by a password prompt that still stands somewhere.
+func (h *provisioner) dropRequest(ctx context.Context, step berth.HostStep) {
+	if err := h.Guest.RemoveFile(ctx, step.Request); err != nil && !errors.Is(err, berth.CodeNotFound) {
+		h.log.Warn("the request of an answered host step stays", "host", h.Name, "path", step.Request, "error", err)
 	}
 }
 

@@ -88,10 +88,13 @@ func (p *performer) remove(ctx context.Context, h *provisioner, act opAct) (opEv
 	return done, p.insts.remove(ctx, *rec)
 }
 
-// removeImages removes the engine's images, and the check image if berth pulled
-// it, where nobody else has a use for them.
+// removeImages removes the engine's images and the check image, where berth
+// pulled them and nobody else has a use for them.
 func (h *provisioner) removeImages(ctx context.Context, act opAct, inst berth.Installation, others []berth.Installation) error {
-	images := append([]berth.Image{inst.Image}, inst.Superseded...)
+	images := slices.Clone(inst.Superseded)
+	if !inst.Found {
+		images = append(images, inst.Image)
+	}
 	if inst.CheckImage != nil {
 		images = append(images, *inst.CheckImage)
 	}

@@ -233,6 +233,11 @@ func (p *performer) activate(ctx context.Context, act opAct) (opEvent, error) {
 	if plan.GPU != "" {
 		in.Device = "gpu"
 	}
+	mine, err := p.ours(ctx, act, in.Image)
+	if err != nil {
+		return opEvent{}, err
+	}
+	in.Found = !mine && (was == nil || was.Image.Digest != in.Image.Digest || was.Found)
 	if plan.CheckImage != nil {
 		ours, err := p.ours(ctx, act, *plan.CheckImage)
 		if err != nil {
@@ -256,7 +261,11 @@ func supersededBy(in berth.Installation, was *berth.Installation) []berth.Image 
 	if was == nil {
 		return nil
 	}
-	return slices.DeleteFunc(append(slices.Clone(was.Superseded), was.Image), func(i berth.Image) bool {
+	images := slices.Clone(was.Superseded)
+	if !was.Found {
+		images = append(images, was.Image)
+	}
+	return slices.DeleteFunc(images, func(i berth.Image) bool {
 		return i.Digest == in.Image.Digest || in.CheckImage != nil && i.Digest == in.CheckImage.Digest
 	})
 }

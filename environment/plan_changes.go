@@ -129,13 +129,13 @@ func (j *judgement) engineChanges() {
 			"image", p.CheckImage.Reference(), "gpu", j.card.UUID)
 	}
 	if p.ImagePresent == nil || !*p.ImagePresent {
-		j.change(berth.ChangePullImage, false, "Pull "+r.Engine+" "+r.Version, "by its digest, so that it is what the release names",
+		j.change(berth.ChangePullImage, false, "Pull "+r.Engine+" "+r.Version+" from "+p.Image.Repository, "by its digest, so that it is what the release names",
 			"image", p.Image.Reference()).Bytes = p.Image.DownloadBytes
 	}
 	if have := installationOf(j.in.Installations, j.in.Target); p.Kind == berth.OperationUpdate && have != nil && have.Release.ID != r.ID {
 		j.change(berth.ChangeStopContainers, false, "Stop what "+r.Engine+" has loaded, and go over from "+have.Release.ID, "two releases never run side by side",
 			"engine", r.Engine, "from", have.Release.ID, "to", r.ID)
-		if have.Image.Digest != p.Image.Digest {
+		if have.Image.Digest != p.Image.Digest && !have.Found {
 			j.change(berth.ChangeRemoveImage, false, "Remove the image of "+have.Engine+" "+have.Release.Version, "the new release takes its place; it stays while a container uses it, and is never forced",
 				"image", have.Image.Reference())
 		}

@@ -105,7 +105,9 @@ func (r *removal) stopOwn(have berth.Installation) {
 // images takes the engine image unless another container uses it, and the check
 // image only if it is ours, no other installation names it, and nobody uses it.
 func (r *removal) images(have berth.Installation) {
-	if users := r.in.ImageUsers; users != nil && len(*users) > 0 {
+	if users := r.in.ImageUsers; have.Found {
+		r.keep("the image of "+have.Engine, "it was there before")
+	} else if users != nil && len(*users) > 0 {
 		r.keep("the image of "+have.Engine, "containers that are not berth's use it: "+strings.Join(firstFew(*users, 4), ", "))
 	} else {
 		r.change(berth.ChangeRemoveImage, false, "Remove the image of "+have.Engine+" "+have.Release.Version, "unless a container that is not berth's uses it by then; it is never forced",

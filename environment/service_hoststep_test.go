@@ -122,6 +122,12 @@ func TestHostStepOutcomes(t *testing.T) {
 			t.Fatal(err)
 		}
 		g.failed(op.ID, berth.CodeElevationDeclined)
+		// What was refused asks root for nothing any more, by whatever prompt still stands.
+		g.m.set(func() {
+			if _, there := g.m.files[op.HostStep.Request]; there {
+				t.Error("the declined request is still there")
+			}
+		})
 		if len(g.m.calls) != looked {
 			t.Errorf("it looked: %q", g.m.calls[looked:])
 		}

@@ -122,7 +122,15 @@ func (s *Service) AcceptReceipt(ctx context.Context, id string, r berth.Receipt)
 	if n := len(r.LogTail); n > maxReceiptLog {
 		r.LogTail = r.LogTail[n-maxReceiptLog:]
 	}
-	return s.feed(ctx, id, opEvent{Kind: evReceipt, Receipt: &r})
+	before, err := s.Get(ctx, id)
+	if err != nil {
+		return before, err
+	}
+	op, err := s.feed(ctx, id, opEvent{Kind: evReceipt, Receipt: &r})
+	if h := s.does.hosts[before.Target.Host]; err == nil && before.HostStep != nil && before.HostStep.Request != "" && h != nil && h.Unsupported == "" {
+		h.dropRequest(ctx, *before.HostStep)
+	}
+	return op, err
 }
 
 func (s *Service) feed(ctx context.Context, id string, e opEvent) (berth.Operation, error) {

@@ -16,6 +16,28 @@ func removable(t *testing.T) *rig {
 	return g
 }
 
+// An image that was there before berth is not berth's to remove.
+func TestFoundImageStays(t *testing.T) {
+	g := newRig(t)
+	image := testRelease("vllm-1", "1").Images["linux/amd64"]
+	g.m.set(func() { g.m.images[image.Reference()] = true })
+	g.phase(g.agreed(berth.BeginOperation{}).ID, berth.PhaseReady)
+	if in := g.installed(); !in.Found {
+		t.Errorf("%+v", in)
+	}
+	// Setting it up again does not make it berth's.
+	g.phase(g.agreed(berth.BeginOperation{}).ID, berth.PhaseReady)
+	op := g.phase(g.remove(true).ID, berth.PhaseRemoved)
+	if notices := strings.Join(op.Plan.Notices, "\n"); !strings.Contains(notices, "it was there before") {
+		t.Errorf("the plan says %q", notices)
+	}
+	g.m.set(func() {
+		if !g.m.images[image.Reference()] {
+			t.Error("it was removed")
+		}
+	})
+}
+
 func (g *rig) remove(retain bool) berth.Operation {
 	g.t.Helper()
 	return g.agreed(berth.BeginOperation{Kind: berth.OperationRemove, RetainModels: retain})

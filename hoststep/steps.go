@@ -143,7 +143,7 @@ func (r *run) one(ctx context.Context, s step) (StepResult, error) {
 		return fail(err)
 	}
 	if done {
-		result.Status, result.Detail = Satisfied, detail
+		result.Status, result.Detail = Satisfied, plainTail(detail, 2000)
 		return result, nil
 	}
 	if s.apply == nil {
@@ -163,7 +163,7 @@ func (r *run) one(ctx context.Context, s step) (StepResult, error) {
 	if !done {
 		return fail(fmt.Errorf("it was done and still is not so: %s", detail))
 	}
-	result.Status, result.Detail = Applied, detail
+	result.Status, result.Detail = Applied, plainTail(detail, 2000)
 	return result, nil
 }
 

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf16"
 
 	"github.com/spf13/cobra"
 
@@ -388,11 +390,27 @@ operations, and what the privileged steps changed. It is JSON and has no secret.
 			if err != nil {
 				return fmt.Errorf("encode the report: %w", err)
 			}
-			return a.printf("%s\n", text)
+			return a.printf("%s\n", visible(text))
 		},
 	}
 	cmd.Flags().StringVar(&on, "on", berth.LocalHost, "`HOST` to report on")
 	return cmd
+}
+
+// visible writes characters of a JSON document that a terminal obeys, or nobody
+// sees, as their escapes; it stays the same document.
+func visible(document []byte) string {
+	var b strings.Builder
+	for _, r := range string(document) {
+		if r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)) {
+			for _, unit := range utf16.Encode([]rune{r}) {
+				fmt.Fprintf(&b, "\\u%04x", unit)
+			}
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
 }
 
 // completeOperations completes the id of an operation.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"berth"
@@ -26,6 +27,11 @@ func (e *Env) fillMachine() {
 			// terminal's Ctrl-C reaches it by itself.
 			cmd := exec.Command(argv[0], argv[1:]...) //nolint:noctx // see above
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stderr, stderr
+			// Who ran the sudo that this shell came from is not who runs this: the
+			// helper would look for that user's folder.
+			cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+				return strings.HasPrefix(v, "SUDO_") || strings.HasPrefix(v, "PKEXEC_UID=")
+			})
 			return cmd.Run()
 		}
 	}

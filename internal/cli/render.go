@@ -273,13 +273,16 @@ func describe(s berth.Session) string {
 func quoteArgv(argv []string) string {
 	out := make([]string, len(argv))
 	for i, arg := range argv {
-		if arg == "" || strings.ContainsAny(arg, " \t\n'\"\\$`") {
+		if !plainArgument.MatchString(arg) {
 			arg = "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
 		}
 		out[i] = arg
 	}
 	return strings.Join(out, " ")
 }
+
+// plainArgument is what every shell takes as it stands.
+var plainArgument = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
 // exitText says how a program ended, in few words.
 func exitText(e *berth.Exit) string {

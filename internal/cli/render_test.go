@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,27 @@ func waitFor(t *testing.T, ok func() bool) {
 		case <-deadline:
 			t.Fatal("it did not come true")
 		}
+	}
+}
+
+// What can be copied into a shell is one word for each argument there.
+func TestQuotedForAShell(t *testing.T) {
+	for _, arg := range []string{"/home/ada/R&D(1)/bin/x", "a;b", "~", "#", "*", "a|b", "<f"} {
+		if got := quoteArgv([]string{arg}); got != "'"+arg+"'" {
+			t.Errorf("%s", got)
+		}
+	}
+}
+
+// A report shows what nobody sees, and is the same document.
+func TestVisible(t *testing.T) {
+	const text = "\u009b31m\u202e\U000E0001\u007f"
+	doc, err := json.Marshal(map[string]string{"a": text})
+	must(t, err)
+	shown := visible(doc)
+	var back map[string]string
+	if err := json.Unmarshal([]byte(shown), &back); err != nil || back["a"] != text || strings.ContainsAny(shown, "\u009b\u202e\U000E0001\u007f") {
+		t.Errorf("%q %v", shown, err)
 	}
 }
 

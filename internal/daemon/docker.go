@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"runtime"
 	"strings"
@@ -99,7 +100,7 @@ func (d dockerOf) RequireCUDA(ctx context.Context, image berth.Image) (string, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, registryTimeout)
 	defer cancel()
-	img, err := remote.Image(ref, remote.WithContext(ctx), remote.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}))
+	img, err := remote.Image(ref, remote.WithContext(ctx), remote.WithTransport(bounded{remote.DefaultTransport}), remote.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}))
 	if err != nil {
 		return "", registryError(image, err)
 	}
@@ -113,6 +114,25 @@ func (d dockerOf) RequireCUDA(ctx context.Context, image berth.Image) (string, e
 		}
 	}
 	return "", nil
+}
+
+// maxRegistryAnswer is more than a manifest or a configuration takes: 4 MiB.
+const maxRegistryAnswer = 4 << 20
+
+// bounded cuts answers off: a registry names the size of what it is asked for
+// itself.
+type bounded struct{ http.RoundTripper }
+
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := b.RoundTripper.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(resp.Body, maxRegistryAnswer), resp.Body}
+	return resp, nil
 }
 
 func registryError(image berth.Image, err error) error {
