@@ -151,6 +151,10 @@ type HostStepParameters struct {
 	Distro     string   `json:"distro"`
 	Version    string   `json:"version"`
 	Components []string `json:"components"` // in the recipe's order
+	// Stops is how many running containers may be stopped; -1 = it was not known.
+	Stops int `json:"stops"`
+	// Changes are the numbers of the recorded changes that an undo may take back.
+	Changes []int64 `json:"changes,omitempty"`
 }
 
 // ReceiptOutcome is what the helper, or the person, says of a host step.
@@ -252,5 +256,8 @@ type HostChange struct {
 	Before string    `json:"before,omitempty"` // sha256 of a file, version of a package; "" = it was absent
 	After  string    `json:"after,omitempty"`
 	Name   string    `json:"name,omitempty"`
+	Value  string    `json:"value,omitempty"` // of a group: the user who was added
+	User   string    `json:"user,omitempty"`  // who had it done
+	Seq    int64     `json:"seq,omitempty"`   // its number in the helper's record
 	At     time.Time `json:"at"`
 }

@@ -99,7 +99,8 @@ func (r *Runner[S, E]) claim(ctx context.Context, rec Record) (<-chan struct{}, 
 		return nil, err
 	}
 	defer l.give()
-	if rec.Owner != r.self {
+	took := rec.Owner != r.self
+	if took {
 		Failpoint("before_takeover")
 		_, err := r.cfg.Store.TakeOver(ctx, rec.Kind, rec.ID, rec.Revision, rec.Epoch)
 		var stale *StaleError
@@ -117,6 +118,9 @@ func (r *Runner[S, E]) claim(ctx context.Context, rec Record) (<-chan struct{}, 
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if took { // it may have been this process's before: what was known then is old
+		l.adopted, l.redo = false, ""
+	}
 	if l.recovering == nil && !l.adopted {
 		l.recovering = make(chan struct{})
 		l.live = true

@@ -516,6 +516,12 @@ var removalCases = []removalCase{
 	{"remove_foreign_container", "an image that somebody else's container uses stays", func(in *RemovalInput) { in.ImageUsers = &[]string{"web", "lab"} }},
 	{"remove_other_engine", "models and the check image are also another engine's", func(in *RemovalInput) { in.Installations = append(in.Installations, otherEngine()) }},
 	{"remove_foreign_check_image", "a check image that was there before is not ours", func(in *RemovalInput) { in.Installations[0].CheckImage = nil }},
+	{"remove_found_image", "an image that was there before berth stays", func(in *RemovalInput) { in.Installations[0].Found = true }},
+	{"remove_environment_others", "what serves another user of the machine too stays, and so does what was done for them", recorded(
+		UndoEntry{Change: berth.HostChange{Seq: 4, Step: "docker_group", Kind: "group", Name: "docker", Value: "ada", User: "ada"}, Component: compDockerGroup},
+		UndoEntry{Change: berth.HostChange{Seq: 5, Step: "docker_group", Kind: "group", Name: "docker", Value: "bob", User: "bob"}, Component: compDockerGroup},
+		UndoEntry{Change: berth.HostChange{Seq: 2, Step: "install_packages.docker", Kind: "package", Name: "docker-ce", After: "5:29.2.0-1", User: "ada"}, Component: compDockerEngine},
+	)},
 	{"remove_not_installed", "", func(in *RemovalInput) { in.Installations = nil }},
 	{"remove_docker_hangs", "", func(in *RemovalInput) {
 		in.Facts.Unknown = append(in.Facts.Unknown, berth.Unknown{Fact: string(FactDockerDaemon), Reason: "timed out"})

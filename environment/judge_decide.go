@@ -35,7 +35,7 @@ func (j *judgement) decide() {
 	j.plan.Recipe = &berth.RecipeRef{ID: j.in.Recipe.ID, Digest: j.in.Recipe.Digest}
 	os := j.f.OS
 	j.plan.HostStep = &berth.HostStepParameters{
-		User: j.f.User.Name, Arch: os.Architecture, Family: os.Family, Distro: os.ID, Version: os.Version, Components: n.list(),
+		User: j.f.User.Name, Arch: os.Architecture, Family: os.Family, Distro: os.ID, Version: os.Version, Components: n.list(), Stops: j.stops(n),
 	}
 	j.plan.Relogin = n.has(compDockerGroup)
 	j.changes(n)

@@ -277,6 +277,19 @@ func (j *judgement) restart(n *needs) {
 	}
 }
 
+// stops is how many containers the helper may stop: what the plan says. -1 = it
+// is not known.
+func (j *judgement) stops(n needs) int {
+	switch d := j.f.Docker; {
+	case !n.has(compDockerRestart):
+		return 0
+	case !d.Reachable:
+		return -1
+	default:
+		return d.Running
+	}
+}
+
 func (j *judgement) toolkitTooOld() bool {
 	have := j.f.Toolkit.Version
 	return have != "" && j.in.Manifest != nil && compareVersions(have, j.in.Manifest.MinToolkitCDI) < 0

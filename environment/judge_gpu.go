@@ -70,7 +70,9 @@ func mismatched(g berth.GPUFacts, wsl int) bool {
 	if strings.Contains(strings.ToLower(g.SMIError), "version mismatch") {
 		return true
 	}
-	return wsl == 0 && g.Module != "" && g.Library != "" && compareVersions(g.Module, g.Library) != 0 && !strings.HasPrefix(g.Module, g.Library+".")
+	// Where the driver lists cards, the library that is in use fits; the file that
+	// was found is of another installation.
+	return wsl == 0 && len(g.Cards) == 0 && g.Module != "" && g.Library != "" && compareVersions(g.Module, g.Library) != 0 && !strings.HasPrefix(g.Module, g.Library+".")
 }
 
 // jetson reports a Jetson Linux whose GPU needs images of its own: up to R36.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -181,10 +180,12 @@ func (p *performer) release(q question, facts berth.Facts, platform string) (*be
 	return &r, nil
 }
 
-// cardless: the bus was read, and there is no card of NVIDIA's.
+// cardless: there is certainly no card of NVIDIA's. The bus tells that, but for
+// WSL and the Jetsons, whose card is on none.
 func cardless(f berth.Facts) bool {
-	unread := slices.ContainsFunc(f.Unknown, func(u berth.Unknown) bool { return u.Fact == string(FactPCI) })
-	return !unread && f.GPU.OnBus == 0 && len(f.GPU.Cards) == 0
+	g := f.GPU
+	elsewhere := f.OS.WSL != 0 || g.JetsonRelease != "" || g.Module != ""
+	return !elsewhere && !factUnknown(&f, FactPCI) && !factUnknown(&f, FactNVIDIASMI) && g.OnBus == 0 && len(g.Cards) == 0
 }
 
 // manifest is the newest, and after consent the agreed one. Where none was known

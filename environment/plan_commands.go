@@ -7,7 +7,9 @@ func (j *judgement) byHand(n needs) []string {
 	var out []string
 	switch {
 	case j.f.OS.Immutable && n.has(compDockerEngine, compToolkit, compToolkitBase):
-		out = j.layered(n)
+		if out = j.layered(n); out == nil {
+			return nil
+		}
 	case j.f.OS.Family == FamilyAPT:
 		out = aptByHand(n)
 	case j.f.OS.Family == FamilyDNF:
@@ -121,6 +123,8 @@ func (j *judgement) configByHand(n needs) []string {
 		out = append(out, "sudo systemctl enable --now docker")
 	case n.has(compDockerRestart):
 		out = append(out, "sudo systemctl restart docker")
+	case n.has(compRuntime):
+		out = append(out, "sudo systemctl reload docker")
 	}
 	if n.has(compDockerGroup) {
 		out = append(out, j.groupCommands()...)

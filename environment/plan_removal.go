@@ -169,13 +169,23 @@ func (r *removal) environment() {
 		}
 	}
 	var n needs
+	var agreed []int64
+	others := r.othersThanMe()
 	undone := 0
 	for _, u := range r.in.Undo {
-		if u.Kept != "" {
+		switch {
+		case u.Kept != "":
 			r.keep(undoSubject(u.Change), u.Kept)
+			continue
+		case r.foreign(u.Change):
+			r.keep(undoSubject(u.Change), "it was done for "+u.Change.User)
+			continue
+		case len(others) > 0 && u.Change.Kind != "group":
+			r.keep(undoSubject(u.Change), "it serves "+strings.Join(others, ", ")+" too")
 			continue
 		}
 		undone++
+		agreed = append(agreed, u.Change.Seq)
 		component := u.Component
 		if component == "" {
 			component = u.Change.Step
@@ -184,7 +194,7 @@ func (r *removal) environment() {
 			n.add(component)
 		}
 		r.change(berth.ChangeUndo, true, undoText(u.Change), "a host step of berth did it on "+u.Change.At.UTC().Format("2 January 2006"),
-			"step", u.Change.Step, "kind", u.Change.Kind, "path", u.Change.Path, "name", u.Change.Name, "before", u.Change.Before, "after", u.Change.After)
+			"step", u.Change.Step, "kind", u.Change.Kind, "path", u.Change.Path, "name", u.Change.Name, "before", u.Change.Before, "after", u.Change.After, "value", u.Change.Value)
 	}
 	if undone == 0 {
 		if r.clear() {
@@ -193,7 +203,25 @@ func (r *removal) environment() {
 		return
 	}
 	r.undoRestart(&n)
-	r.undoStep(n)
+	slices.Sort(agreed)
+	r.undoStep(n, agreed)
+}
+
+// foreign reports a change that was made for another user of this machine.
+func (r *removal) foreign(c berth.HostChange) bool {
+	return c.User != "" && r.f.User.Name != "" && c.User != r.f.User.Name
+}
+
+// othersThanMe are the other users for whom something here is in force, sorted.
+func (r *removal) othersThanMe() []string {
+	var names []string
+	for _, u := range r.in.Undo {
+		if r.foreign(u.Change) && !slices.Contains(names, u.Change.User) {
+			names = append(names, u.Change.User)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // undoRestart asks for what the helper needs in order to change a Docker that
@@ -214,7 +242,7 @@ func (r *removal) undoRestart(n *needs) {
 	r.change(berth.ChangeRestartDocker, true, text, "its packages or its configuration are changed under it; what stays of it is started again", "running_containers", running)
 }
 
-func (r *removal) undoStep(n needs) {
+func (r *removal) undoStep(n needs, agreed []int64) {
 	for _, fact := range []FactName{FactDistribution, FactArchitecture, FactUser} {
 		if !r.known(fact, true) {
 			return
@@ -232,7 +260,8 @@ func (r *removal) undoStep(n needs) {
 	os := r.f.OS
 	r.plan.Manifest = r.in.Manifest.ID
 	r.plan.Recipe = &berth.RecipeRef{ID: r.in.Recipe.ID, Digest: r.in.Recipe.Digest}
-	r.plan.HostStep = &berth.HostStepParameters{User: r.f.User.Name, Arch: os.Architecture, Family: os.Family, Distro: os.ID, Version: os.Version, Components: n.list()}
+	r.plan.HostStep = &berth.HostStepParameters{User: r.f.User.Name, Arch: os.Architecture, Family: os.Family, Distro: os.ID, Version: os.Version, Components: n.list(),
+		Stops: r.stops(n), Changes: agreed}
 }
 
 func undoSubject(c berth.HostChange) string {
@@ -240,11 +269,18 @@ func undoSubject(c berth.HostChange) string {
 	case "package":
 		return "package " + c.Name
 	case "group":
-		return "membership of " + c.Name
+		return "membership of " + orElseUser(c.Value) + " in " + c.Name
 	case "service":
 		return "service " + c.Name
 	}
 	return c.Path
+}
+
+func orElseUser(name string) string {
+	if name == "" {
+		return "the user"
+	}
+	return name
 }
 
 func undoText(c berth.HostChange) string {
@@ -252,7 +288,7 @@ func undoText(c berth.HostChange) string {
 	case "package":
 		return "Remove package " + c.Name + " " + c.After
 	case "group":
-		return "Take the user out of group " + c.Name
+		return "Take " + orElseUser(c.Value) + " out of group " + c.Name
 	case "service":
 		return "Stop starting " + c.Name + " at boot"
 	}

@@ -92,7 +92,8 @@ func TestClimb(t *testing.T) {
 		"all is well":           {func(*berth.Facts) {}, ""},
 		"no card on the bus":    {func(f *berth.Facts) { f.GPU.OnBus = 0 }, "pci"},
 		"the bus is not known":  {func(f *berth.Facts) { f.GPU.OnBus = 0; f.Unknown = []berth.Unknown{{Fact: string(FactPCI)}} }, ""},
-		"driver was upgraded":   {func(f *berth.Facts) { f.GPU.Library = "590.1" }, "driver"},
+		"driver was upgraded":   {func(f *berth.Facts) { f.GPU.Library, f.GPU.Cards = "590.1", nil }, "driver"},
+		"a library of before":   {func(f *berth.Facts) { f.GPU.Library = "590.1" }, ""}, // the one in use fits, since cards are listed
 		"another card":          {func(f *berth.Facts) { f.GPU.Cards[0].UUID = "GPU-2" }, "nvidia_smi"},
 		"Docker is gone":        {func(f *berth.Facts) { f.Docker.Reachable = false }, "docker"},
 		"CDI was turned off":    {func(f *berth.Facts) { f.Docker.CDI = false }, "gpu_route"},
@@ -306,6 +307,45 @@ func TestConsent(t *testing.T) {
 	}
 	g.resume(op.ID, again.PlanDigest)
 	g.phase(op.ID, berth.PhaseReady)
+}
+
+// What was not learnt ends no wait, and is not taken for a card that is missing.
+func TestUnknownEndsNothing(t *testing.T) {
+	waiting := berth.Facts{User: berth.UserFacts{UID: 1000, GroupConfigured: true}}
+	for name, c := range map[string]struct {
+		change func(*berth.Facts)
+		over   bool
+	}{
+		"still waiting": {func(*berth.Facts) {}, false},
+		"groups not read": {func(f *berth.Facts) {
+			f.User = berth.UserFacts{}
+			f.Unknown = []berth.Unknown{{Fact: string(FactUser)}}
+		}, false},
+		"Docker is stopped": {func(f *berth.Facts) { f.Docker.Service = "inactive" }, false},
+		"effective":         {func(f *berth.Facts) { f.User.GroupEffective = true }, true},
+		"Docker answers":    {func(f *berth.Facts) { f.Docker.Reachable = true }, true},
+		"taken out of it":   {func(f *berth.Facts) { f.User.GroupConfigured = false }, true},
+	} {
+		f := waiting
+		c.change(&f)
+		if got := over(effWatchRelogin, opState{}, f); got != c.over {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	for name, c := range map[string]struct {
+		facts berth.Facts
+		want  bool
+	}{
+		"none on the bus": {berth.Facts{}, true},
+		"WSL":             {berth.Facts{OS: berth.OSFacts{WSL: 2}}, false},
+		"Jetson":          {berth.Facts{GPU: berth.GPUFacts{JetsonRelease: "R36.4"}}, false},
+		"a hung driver":   {berth.Facts{Unknown: []berth.Unknown{{Fact: string(FactNVIDIASMI)}}}, false},
+		"on the bus":      {berth.Facts{GPU: berth.GPUFacts{OnBus: 1}}, false},
+	} {
+		if got := cardless(c.facts); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
 }
 
 // An update to what is installed already changes nothing: what is loaded goes on.

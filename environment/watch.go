@@ -26,7 +26,10 @@ func over(k effectKind, s opState, f berth.Facts) bool {
 	if k == effWatchReboot {
 		return f.BootID != "" && f.BootID != s.BootID
 	}
-	return !needsRelogin(f)
+	// A look that learnt nothing says nothing: what is over is seen to be so.
+	u := f.User
+	left := !u.GroupConfigured && !factUnknown(&f, FactUser) && !factUnknown(&f, FactGroupConfigured)
+	return u.GroupEffective || f.Docker.Reachable || left
 }
 
 // nudges wake the waits of a host before their time.

@@ -146,8 +146,11 @@ func transportError(ctx context.Context, what string, err error) error {
 // problem document comes from a guest that does not know the path or method.
 func problemError(resp *http.Response, what string) error {
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
+	if err != nil { // half an answer is none
+		return berth.Errorf(berth.CodeHostUnreachable, "%s: %w", what, err)
+	}
 	var p berth.ProblemDocument
-	if err == nil && json.Unmarshal(data, &p) == nil && p.Code != "" {
+	if json.Unmarshal(data, &p) == nil && p.Code != "" {
 		return &berth.Error{Code: p.Code, Detail: p.Detail, Hint: p.Hint, Facts: p.Facts}
 	}
 	switch resp.StatusCode {

@@ -163,7 +163,16 @@ func (c *chroot) refused(components ...Component) (said string, code int) {
 // start makes a request and runs the helper on it.
 func (c *chroot) start(watch io.Writer, action Action, components ...Component) (req Request, code int, said string) {
 	c.t.Helper()
-	p := Parameters{User: "ada", Arch: lab.Arch(), Family: "apt", Distro: "debian", Version: "12", Components: components}
+	p := Parameters{User: "ada", Arch: lab.Arch(), Family: "apt", Distro: "debian", Version: "12", Components: components, Stops: -1, Changes: []int64{}}
+	if action == Undo { // all that is in force
+		changes, _, err := ParseChanges([]byte(c.Read(ChangesPath)))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for _, change := range changes {
+			p.Changes = append(p.Changes, change.Seq)
+		}
+	}
 	req = Request{Schema: 1, StepID: "step-" + random(), OperationID: "op-1", Action: action, Parameters: p, ParametersDigest: ParametersDigest(p),
 		Recipe: Recipe{RecipeID, digestOf(variant(c.Read("/repo/pinned")))}, Nonce: random(), Revision: 3, RequestedAt: time.Now()}
 	data, err := json.Marshal(req)

@@ -279,6 +279,13 @@ func (r *run) hookIsNewer() bool {
 }
 
 func (r *run) restartDocker(ctx context.Context) error {
+	if info, err := r.info(ctx); err != nil {
+		return err
+	} else if info != nil && r.dockerRan {
+		if err := r.mayStop(info.ContainersRunning); err != nil {
+			return err
+		}
+	}
 	// Each start counts towards the limit of a unit; one that is at it would go
 	// down and not come up.
 	if _, err := r.do(ctx, "docker-forgive"); err != nil {

@@ -50,7 +50,16 @@ type Parameters struct {
 	Distro     string      `json:"distro"`     // ID of /etc/os-release
 	Version    string      `json:"version"`    // VERSION_ID of it
 	Components []Component `json:"components"` // in the order of Components, each at most once
+	// Stops is how many running containers a restart or a removal of Docker may
+	// stop, as the plan said; -1 = it was not known, and that was agreed to.
+	Stops int `json:"stops"`
+	// Changes are the numbers of the lines of the record that an undo may take
+	// back, ascending; empty for an apply.
+	Changes []int64 `json:"changes"`
 }
+
+// maxAgreed bounds Changes.
+const maxAgreed = 4096
 
 // Request is the content of a request file.
 type Request struct {
@@ -94,7 +103,8 @@ func ParseRequest(data []byte) (Request, error) {
 		"parameters_digest": &r.ParametersDigest, "nonce": &r.Nonce, "revision": &r.Revision, "requested_at": &r.RequestedAt,
 		"recipe": fields{"id": &r.Recipe.ID, "digest": &r.Recipe.Digest},
 		"parameters": fields{"user": &r.Parameters.User, "arch": &r.Parameters.Arch, "family": &r.Parameters.Family,
-			"distro": &r.Parameters.Distro, "version": &r.Parameters.Version, "components": &r.Parameters.Components},
+			"distro": &r.Parameters.Distro, "version": &r.Parameters.Version, "components": &r.Parameters.Components,
+			"stops": &r.Parameters.Stops, "changes": &r.Parameters.Changes},
 	})
 	if err != nil {
 		return Request{}, err
@@ -112,6 +122,8 @@ func ParseRequest(data []byte) (Request, error) {
 		err = invalid("parameters_digest is not a digest")
 	case r.Revision < 0:
 		err = invalid("the revision is negative")
+	case r.Action == Apply && len(r.Parameters.Changes) > 0:
+		err = invalid("an apply takes nothing back")
 	default:
 		err = r.Parameters.check()
 	}
@@ -145,6 +157,9 @@ func (p Parameters) check() error {
 		}
 		last = i
 	}
+	if p.Stops < -1 || len(p.Changes) > maxAgreed || slices.ContainsFunc(p.Changes, func(seq int64) bool { return seq < 1 }) {
+		return invalid("stops or changes are no numbers of containers and of lines")
+	}
 	if p.User == "root" && p.has(DockerGroup) {
 		return invalid("root needs no group")
 	}
@@ -157,6 +172,9 @@ func (p Parameters) has(c Component) bool { return slices.Contains(p.Components,
 func ParametersDigest(p Parameters) string {
 	if p.Components == nil {
 		p.Components = []Component{}
+	}
+	if p.Changes == nil {
+		p.Changes = []int64{}
 	}
 	return digestOf(p)
 }

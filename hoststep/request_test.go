@@ -14,7 +14,7 @@ import (
 )
 
 func request(action Action, components ...Component) Request {
-	p := Parameters{User: "ada", Arch: "x86_64", Family: "dnf", Distro: "fedora", Version: "43", Components: components}
+	p := Parameters{User: "ada", Arch: "x86_64", Family: "dnf", Distro: "fedora", Version: "43", Components: components, Stops: -1, Changes: []int64{}}
 	return Request{Schema: 1, StepID: "step-1", OperationID: "op-1", Action: action, Recipe: ThisRecipe(), Parameters: p,
 		ParametersDigest: ParametersDigest(p), Nonce: "n-1", Revision: 7, RequestedAt: time.Unix(1, 0).UTC()}
 }
@@ -86,9 +86,9 @@ func TestParseRequest(t *testing.T) {
 
 // The daemon's own nouns make a request that this package reads, and codes that it knows.
 func TestContractWithTheRoot(t *testing.T) {
-	p := berth.HostStepParameters{User: "ada", Arch: "x86_64", Family: "apt", Distro: "debian", Version: "12", Components: []string{"docker_engine"}}
+	p := berth.HostStepParameters{User: "ada", Arch: "x86_64", Family: "apt", Distro: "debian", Version: "12", Components: []string{"docker_engine"}, Stops: 2, Changes: []int64{7}}
 	var ours Parameters
-	if err := decode([]byte(encode(t, p)), fields{"user": &ours.User, "arch": &ours.Arch, "family": &ours.Family, "distro": &ours.Distro, "version": &ours.Version, "components": &ours.Components}); err != nil {
+	if err := decode([]byte(encode(t, p)), fields{"user": &ours.User, "arch": &ours.Arch, "family": &ours.Family, "distro": &ours.Distro, "version": &ours.Version, "components": &ours.Components, "stops": &ours.Stops, "changes": &ours.Changes}); err != nil {
 		t.Fatal(err)
 	}
 	if encode(t, ours) != encode(t, p) || ours.check() != nil {

@@ -89,6 +89,15 @@ func (f *fake) run(_ context.Context, c command) (outcome, error) {
 // apply runs a request past the folder, which has tests of its own.
 func (f *fake) do(req Request) Result {
 	f.t.Helper()
+	if req.Action == Undo && len(req.Parameters.Changes) == 0 { // all that is in force
+		data, _ := os.ReadFile(filepath.Join(f.root, ChangesPath))
+		changes, _, err := ParseChanges(data)
+		must(f.t, err)
+		for _, c := range changes {
+			req.Parameters.Changes = append(req.Parameters.Changes, c.Seq)
+		}
+		req.ParametersDigest = ParametersDigest(req.Parameters)
+	}
 	result := Result{StepID: req.StepID, Steps: []StepResult{}}
 	f.machine().perform(context.Background(), []byte(encode(f.t, req)), ada, quiet{f.t.Output()}, &result)
 	return result

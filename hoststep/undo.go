@@ -28,6 +28,8 @@ type UndoFacts struct {
 	Services map[string]string   // unit → what systemctl is-enabled says
 	Members  map[string]bool     // "group user" → is a member
 	Running  int                 // containers that run
+	// Agreed are the numbers of the changes that may be taken back; nil = all.
+	Agreed map[int64]bool
 }
 
 // UndoItem is one change and what becomes of it.
@@ -78,6 +80,9 @@ func judge(c Change, facts *UndoFacts, mayStop bool) UndoItem {
 	f := facts
 	if f == nil {
 		f = unchanged(c)
+	}
+	if f.Agreed != nil && !f.Agreed[c.Seq] {
+		return leave("it was not agreed to")
 	}
 	switch c.Kind {
 	case ChangeFile:

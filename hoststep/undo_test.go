@@ -158,6 +158,33 @@ func TestUndoOnFedora(t *testing.T) {
 	}
 }
 
+// Only what was agreed to is taken back: a line that came after the plan was shown
+// stays, and so does what more containers use than the plan said.
+func TestUndoOfWhatWasAgreedTo(t *testing.T) {
+	f := newFake(t)
+	f.file(daemonJSON, `{}`)
+	f.do(request(Apply, NVIDIARuntime, EnableCDI))
+	req := request(Undo, NVIDIARuntime, EnableCDI)
+	req.Parameters.Changes = []int64{1} // the runtime
+	req.ParametersDigest = ParametersDigest(req.Parameters)
+	r := f.do(req)
+	if r.Outcome != Completed || len(r.Left) != 1 || !strings.Contains(r.Left[0].Reason, "not agreed to") || !strings.Contains(f.read(daemonJSON), "cdi") || strings.Contains(f.read(daemonJSON), "nvidia") {
+		t.Errorf("%+v\n%s", r, f.read(daemonJSON))
+	}
+	f.answer = func(argv string) (outcome, bool) {
+		return outcome{stdout: `{"ServerVersion":"28.0.0","ContainersRunning":20}`}, strings.HasPrefix(argv, "docker ")
+	}
+	more := request(Apply, EnableCDI, DockerRestart)
+	more.Parameters.Stops = 2
+	more.ParametersDigest = ParametersDigest(more.Parameters)
+	if r := f.do(more); r.Outcome != OutcomeFailed || !strings.Contains(r.Error, "20 containers run") {
+		t.Errorf("%+v", r)
+	}
+	if slices.ContainsFunc(f.calls, func(c string) bool { return c == "systemctl restart docker.service" }) {
+		t.Error("Docker was restarted")
+	}
+}
+
 // Keys go one by one out of a file that somebody else went on editing.
 func TestDropKeys(t *testing.T) {
 	f := newFake(t)

@@ -88,7 +88,10 @@ func (r *run) undoItems(ctx context.Context, kind ChangeKind) ([]UndoItem, error
 
 func (r *run) undoFacts(ctx context.Context, kind ChangeKind, changes []Change) (*UndoFacts, error) {
 	f := &UndoFacts{Files: map[string]string{}, Keys: map[string]string{}, Packages: map[string]string{},
-		NeededBy: map[string][]string{}, Services: map[string]string{}, Members: map[string]bool{}}
+		NeededBy: map[string][]string{}, Services: map[string]string{}, Members: map[string]bool{}, Agreed: map[int64]bool{}}
+	for _, seq := range r.req.Parameters.Changes {
+		f.Agreed[seq] = true
+	}
 	for _, c := range changes {
 		var err error
 		switch c.Kind {
@@ -123,6 +126,9 @@ func (r *run) undoFacts(ctx context.Context, kind ChangeKind, changes []Change) 
 			return nil, err
 		} else if info != nil {
 			f.Running = info.ContainersRunning
+		}
+		if err := r.mayStop(f.Running); err != nil {
+			return nil, err
 		}
 		if err := r.whoNeeds(ctx, changes, f); err != nil {
 			return nil, err
@@ -160,7 +166,7 @@ func (r *run) keyNow(c Change) (string, error) {
 func (r *run) whoNeeds(ctx context.Context, changes []Change, f *UndoFacts) error {
 	var ours []string
 	for _, c := range changes {
-		if c.Before == "" && f.Packages[c.Name] != "" && (f.Running == 0 || r.req.Parameters.has(DockerRestart) || !dockerItself(c.Name)) {
+		if c.Before == "" && f.Agreed[c.Seq] && f.Packages[c.Name] != "" && (f.Running == 0 || r.req.Parameters.has(DockerRestart) || !dockerItself(c.Name)) {
 			ours = append(ours, c.Name)
 		}
 	}
@@ -267,15 +273,29 @@ func (r *run) dropKeys(ctx context.Context, items []UndoItem) error {
 			return err
 		}
 	}
-	if info, err := r.info(ctx); err != nil || info == nil {
+	info, err := r.info(ctx)
+	if err != nil || info == nil {
 		return err
 	}
 	if !r.req.Parameters.has(DockerRestart) {
 		r.tell("Docker forgets this at its next start")
 		return nil
 	}
-	_, err := r.must(ctx, "docker-restart")
+	if err := r.mayStop(info.ContainersRunning); err != nil {
+		return err
+	}
+	_, err = r.must(ctx, "docker-restart")
 	return err
+}
+
+// mayStop refuses to stop more containers than the plan said: that is another
+// plan, and nobody agreed to it. Without the consent to a restart none is stopped.
+func (r *run) mayStop(running int) error {
+	agreed := r.req.Parameters.Stops
+	if !r.req.Parameters.has(DockerRestart) || agreed < 0 || running <= agreed {
+		return nil
+	}
+	return fmt.Errorf("%d containers run in Docker now, and stopping %d was agreed to: look at the plan again", running, agreed)
 }
 
 func (r *run) dropKey(c Change) error {

@@ -72,6 +72,10 @@ func (d dockerOf) Owned(ctx context.Context, engine string) ([]string, error) {
 
 // RemoveOwned stops and removes them.
 func (d dockerOf) RemoveOwned(ctx context.Context, engine string) error {
+	// What a check could not take away uses its image still.
+	if _, err := d.Reconcile(ctx, nil); err != nil {
+		return err
+	}
 	ids, err := d.Owned(ctx, engine)
 	if err != nil {
 		return err

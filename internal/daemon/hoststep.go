@@ -37,7 +37,8 @@ func (h hostSteps) Recipe() berth.RecipeRef {
 }
 
 func parameters(p berth.HostStepParameters) hoststep.Parameters {
-	out := hoststep.Parameters{User: p.User, Arch: p.Arch, Family: p.Family, Distro: p.Distro, Version: p.Version}
+	out := hoststep.Parameters{User: p.User, Arch: p.Arch, Family: p.Family, Distro: p.Distro, Version: p.Version,
+		Stops: p.Stops, Changes: append([]int64{}, p.Changes...)}
 	for _, c := range p.Components {
 		out.Components = append(out.Components, hoststep.Component(c))
 	}
@@ -162,7 +163,7 @@ func (hostSteps) Undo(ctx context.Context, now environment.HostState) ([]environ
 		}
 		c := item.Change
 		entries = append(entries, environment.UndoEntry{
-			Change:    berth.HostChange{Step: c.Step, Kind: string(c.Kind), Path: c.Path, Name: c.Name, Before: c.Before, After: c.After, At: c.At},
+			Change:    berth.HostChange{Step: c.Step, Kind: string(c.Kind), Path: c.Path, Name: c.Name, Before: c.Before, After: c.After, Value: c.Value, User: c.User, Seq: c.Seq, At: c.At},
 			Component: string(c.Component), Kept: item.Reason,
 		})
 	}

@@ -135,8 +135,8 @@ func (m *machine) close() error {
 	return nil
 }
 
-// keepMachine takes up what dead daemons left, then tells the daemon's own
-// readers of what changes in the shared store, also by other daemons.
+// keepMachine takes up what dead daemons left, at the start and while this one
+// runs.
 func (d *daemon) keepMachine(ctx context.Context) {
 	select {
 	case <-d.sessions.Synced(): // the guest answers, or is known not to
@@ -146,10 +146,23 @@ func (d *daemon) keepMachine(ctx context.Context) {
 	if _, err := d.machine.containers.Reconcile(ctx, nil); err != nil && ctx.Err() == nil {
 		d.cfg.Log.Warn("look after containers that were left", "error", err)
 	}
-	if err := d.machine.service.Recover(ctx); err != nil && ctx.Err() == nil {
-		d.cfg.Log.Error("take up operations that were left", "error", err)
+	tick := time.NewTicker(takeUpEvery)
+	defer tick.Stop()
+	for {
+		if err := d.machine.service.Recover(ctx); err != nil && ctx.Err() == nil {
+			d.cfg.Log.Error("take up operations that were left", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
 	}
 }
+
+// takeUpEvery is how soon an operation of another daemon that died goes on here:
+// nobody has to ask for it.
+const takeUpEvery = 3 * time.Second
 
 // relayMachine passes the shared store's events on into the daemon's own
 // sequence, which is the one that readers follow. They are hints: one that was
