@@ -26,6 +26,7 @@ const (
 const (
 	DirMachine       = "machine"
 	FileMachineStore = "machine.db" // SQLite, shared by several daemons: operations, installations
+	FileMachineID    = "machine-id" // of the machine whose it is, as /etc/machine-id has it
 	DirReleases      = "releases"   // releases that were added, one file an id
 	DirHostSteps     = "hoststeps"  // requests and results of the privileged helper
 	DirCaches        = "caches"     // engines' caches, one directory a release

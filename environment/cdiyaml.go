@@ -84,18 +84,24 @@ func yamlLines(text string) ([]yamlLine, error) {
 // uncomment cuts a comment off: a # at the start or after a blank, outside quotes.
 func uncomment(s string) string {
 	quote := byte(0)
+	var seen before
 	for i := 0; i < len(s); i++ {
 		c := s[i]
+		if i > 0 {
+			seen.take(s[i-1])
+		}
 		switch {
 		case quote == '"' && c == '\\':
+			seen.take(c)
 			i++
 		case quote == '\'' && c == quote && i+1 < len(s) && s[i+1] == quote:
+			seen.take(c)
 			i++
 		case quote != 0:
 			if c == quote {
 				quote = 0
 			}
-		case (c == '"' || c == '\'') && opensQuote(s[:i]):
+		case (c == '"' || c == '\'') && seen.opensQuote():
 			quote = c
 		case c == '#' && (i == 0 || s[i-1] == ' '):
 			return s[:i]
@@ -104,18 +110,34 @@ func uncomment(s string) string {
 	return s
 }
 
-// opensQuote reports whether a quote behind this text begins a scalar, and is
-// not a letter inside one.
-func opensQuote(before string) bool {
-	b := strings.TrimRight(before, " ")
-	if b == "" {
-		return true
+// before is what stands before a character of a line, as far as it matters.
+type before struct {
+	last    byte // that is no blank; 0 = none
+	gap     bool // a blank came after it
+	bracket bool // there was one that opens
+}
+
+func (b *before) take(c byte) {
+	if c == ' ' {
+		b.gap = b.last != 0
+		return
 	}
-	last := b[len(b)-1]
-	if strings.IndexByte("[{,", last) >= 0 {
+	b.last, b.gap = c, false
+	b.bracket = b.bracket || c == '{' || c == '['
+}
+
+// opensQuote reports whether a quote there begins a scalar, and is not a letter
+// inside one.
+func (b before) opensQuote() bool {
+	switch b.last {
+	case 0, '[', '{', ',':
 		return true
+	case ':':
+		return b.gap || b.bracket
+	case '-':
+		return b.gap
 	}
-	return (last == ':' || last == '-') && len(b) < len(before) || last == ':' && strings.ContainsAny(b, "{[")
+	return false
 }
 
 func (r *yamlReader) fail(what string) error {

@@ -2,6 +2,7 @@ package environment
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -275,12 +276,27 @@ type provisioner struct {
 	nudges
 }
 
+// look reads the facts. An operation, which looks afresh, outlasts a guest that is
+// replaced or died: the next one answers in a moment.
 func (h *provisioner) look(ctx context.Context, afresh bool) (berth.Facts, error) {
-	if afresh {
-		return h.Facts.ProbeAfter(ctx)
+	if !afresh {
+		return h.Facts.Probe(ctx)
 	}
-	return h.Facts.Probe(ctx)
+	for try := 1; ; try++ {
+		facts, err := h.Facts.ProbeAfter(ctx)
+		gone := errors.Is(err, berth.CodeHostUnreachable) || errors.Is(err, berth.CodeGuestFailed)
+		if !gone || try >= guestTries {
+			return facts, err
+		}
+		if err := h.pause(ctx); err != nil {
+			return berth.Facts{}, err
+		}
+	}
 }
+
+// guestTries bounds how long a guest that does not answer is waited for: half a
+// minute, with a pause of DefaultWatchEvery after each.
+const guestTries = 10
 
 // needsRelogin reports whether all that lacks is that the group is in force.
 func needsRelogin(f berth.Facts) bool {

@@ -348,6 +348,20 @@ func TestUnknownEndsNothing(t *testing.T) {
 	}
 }
 
+// A guest that is replaced, or dies, while a machine is looked at is waited for.
+func TestLookOutlastsTheGuest(t *testing.T) {
+	g := newRig(t)
+	g.m.set(func() { g.m.factsErr = berth.Errorf(berth.CodeHostUnreachable, "gone") })
+	op := g.begin(berth.BeginOperation{})
+	g.until(op.ID, "looked in vain", func(berth.Operation) bool {
+		g.m.mu.Lock()
+		defer g.m.mu.Unlock()
+		return len(g.m.calls) >= 1
+	})
+	g.m.set(func() { g.m.factsErr = nil })
+	g.phase(op.ID, berth.PhaseAwaitingConsent)
+}
+
 // An update to what is installed already changes nothing: what is loaded goes on.
 func TestUpdateToTheNewest(t *testing.T) {
 	g := newRig(t)

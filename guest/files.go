@@ -112,6 +112,7 @@ func statFile(path string, follow bool) (guestapi.FileInfo, error) {
 		return guestapi.FileInfo{}, pathError("look at", path, err)
 	}
 	info := fileInfo(path, &st)
+	info.ACL = hasACL(path, follow)
 	if info.Type == guestapi.FileSymlink {
 		target, err := os.Readlink(path)
 		if err != nil {
@@ -120,6 +121,17 @@ func statFile(path string, follow bool) (guestapi.FileInfo, error) {
 		info.Target = target
 	}
 	return info, nil
+}
+
+// hasACL reports an access control list beyond the mode; a file system without
+// such lists has none.
+func hasACL(path string, follow bool) bool {
+	get := unix.Lgetxattr
+	if follow {
+		get = unix.Getxattr
+	}
+	n, err := get(path, "system.posix_acl_access", nil)
+	return err == nil && n > 0
 }
 
 func fileInfo(path string, st *unix.Stat_t) guestapi.FileInfo {

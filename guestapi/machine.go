@@ -94,6 +94,8 @@ type FileInfo struct {
 	GID     int       `json:"gid"`
 	ModTime time.Time `json:"mod_time"`
 	Target  string    `json:"target,omitempty"` // of a symbolic link, as it is written
+	// ACL says that an access control list gives rights besides the mode's.
+	ACL bool `json:"acl,omitempty"`
 }
 
 // Space answers GET /v1/files/space.

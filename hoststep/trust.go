@@ -97,14 +97,25 @@ func trustedFolder(fd, uid, private int, last bool) error {
 	case last && st.Mode&0o7777 != 0o700:
 		return errors.New("must have mode 0700")
 	}
+	if hasACL(fd) {
+		private = -1 // the group's bits are then the mask of whoever it lists
+	}
 	return Owned(st.Mode&0o7777, int(st.Uid), int(st.Gid), uid, private)
+}
+
+// hasACL reports an access control list beyond the mode; a file system without
+// such lists has none.
+func hasACL(fd int) bool {
+	n, err := syscall.Getxattr("/proc/self/fd/"+strconv.Itoa(fd), "system.posix_acl_access", nil)
+	return err == nil && n > 0
 }
 
 // Owned says why somebody else than root and the user can change what has this
 // mode (12 bits), owner and group; nil = nobody can. It must be root's or the
 // user's, and not be writable by others. A folder of root's with the sticky bit
 // (/tmp) is as good, since in it nobody replaces what is somebody else's; and so
-// is the user's private group (see PrivateGroup; -1 = there is none).
+// is the user's private group (see PrivateGroup; -1 = there is none, or an access
+// control list makes its bits mean something else).
 func Owned(mode uint32, owner, group, uid, private int) error {
 	sticky := owner == 0 && mode&syscall.S_ISVTX != 0
 	switch {

@@ -3,6 +3,7 @@ package hoststep
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -42,6 +43,42 @@ func place(t *testing.T, content string) string {
 		must(t, os.Chown(p, ada, ada))
 	}
 	return path
+}
+
+// giveTo lets another user write in a folder, by an access control list.
+func giveTo(t *testing.T, path string, uid uint32) {
+	t.Helper()
+	list := binary.LittleEndian.AppendUint32(nil, 2) // the version
+	for _, e := range []struct {
+		tag, perm uint16
+		id        uint32
+	}{{1, 7, ^uint32(0)}, {2, 7, uid}, {4, 7, ^uint32(0)}, {16, 7, ^uint32(0)}, {32, 0, ^uint32(0)}} {
+		list = binary.LittleEndian.AppendUint16(list, e.tag)
+		list = binary.LittleEndian.AppendUint16(list, e.perm)
+		list = binary.LittleEndian.AppendUint32(list, e.id)
+	}
+	if err := syscall.Setxattr(path, "system.posix_acl_access", list, 0); err != nil {
+		t.Skipf("no access control lists here: %v", err)
+	}
+}
+
+// A list beyond the mode takes the private group its trust.
+func TestListsAreSeen(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.Chmod(dir, 0o770))
+	judge := func() error {
+		f, err := os.Open(dir)
+		must(t, err)
+		defer f.Close() //nolint:errcheck // it was only looked at
+		return trustedFolder(int(f.Fd()), os.Getuid(), os.Getgid(), false)
+	}
+	if err := judge(); err != nil {
+		t.Errorf("the private group's: %v", err)
+	}
+	giveTo(t, dir, stranger)
+	if err := judge(); err == nil {
+		t.Error("a folder that a list opens to another was trusted")
+	}
 }
 
 func readRequest(path string, uid int) ([]byte, error) {
@@ -88,6 +125,12 @@ func TestTrust(t *testing.T) {
 		},
 		"parent for the group": func(t *testing.T, p string) string {
 			must(t, os.Chmod(filepath.Dir(filepath.Dir(p)), 0o770))
+			return p
+		},
+		"parent with a list": func(t *testing.T, p string) string {
+			home := filepath.Dir(filepath.Dir(p))
+			must(t, os.Chmod(home, 0o770)) // ada's own group, if it were hers alone
+			giveTo(t, home, stranger)
 			return p
 		},
 		"sticky parent of the user": func(t *testing.T, p string) string {

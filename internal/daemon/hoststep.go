@@ -92,7 +92,10 @@ func (hostSteps) TrustHelper(ctx context.Context, g environment.Guest, program s
 		if err != nil {
 			return berth.Errorf(berth.CodeHostStepInvalid, "look at %s: %w", at, err).WithFact("path", at)
 		}
-		mode := info.Mode & 0o7777
+		mode, private := info.Mode&0o7777, private
+		if info.ACL {
+			private = -1
+		}
 		if info.Type == guestapi.FileSymlink {
 			mode = 0o755 // its own means nothing
 		}

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -46,6 +47,9 @@ type machine struct {
 func (d *daemon) openMachine(ctx context.Context) (opened *machine, err error) {
 	p := d.cfg.Paths
 	if err := privateDir(p.Machine, berth.CodeStateDir); err != nil {
+		return nil, err
+	}
+	if err := sameMachine(p.Machine, filepath.Join("/", d.cfg.Standin.Root, "etc/machine-id")); err != nil {
 		return nil, err
 	}
 	m := &machine{}
@@ -97,6 +101,28 @@ func (d *daemon) openMachine(ctx context.Context) (opened *machine, err error) {
 		WatchEvery: stand.Watch,
 	})
 	return m, err
+}
+
+// sameMachine refuses the machine directory of another machine, as a home that
+// machines share has it: their boot ids differ, so each would take the other's
+// daemons for dead, and what is installed there for its own. A machine without an
+// id cannot tell.
+func sameMachine(dir, idFile string) error {
+	id, err := os.ReadFile(idFile)
+	here := strings.TrimSpace(string(id))
+	if err != nil || len(here) < 16 || len(here) > 64 {
+		return nil //nolint:nilerr // see above
+	}
+	marker := filepath.Join(dir, berth.FileMachineID)
+	data, err := berth.ReadFile(marker, 128)
+	switch there := strings.TrimSpace(string(data)); {
+	case err == nil && there == here:
+		return nil
+	case err == nil && there != "":
+		return berth.Errorf(berth.CodeStateDir, "%s is of another machine (%.8s…), whose operations and installations it holds", dir, there).WithFact("path", dir).
+			WithHint("give each machine its own with --machine-dir or BERTH_MACHINE_DIR; where this is the same machine with a new id, remove " + marker)
+	}
+	return berth.WriteFile(marker, []byte(here+"\n"), 0o600)
 }
 
 // withoutMachine has the daemon serve sessions alone, and say so: what belongs to
